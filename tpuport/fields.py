@@ -16,6 +16,7 @@ import dataclasses
 import enum
 import functools
 import itertools
+import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,8 @@ import numpy as np
 import torch
 from jax import tree_util
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
+
+from tpuport.traced_numbers import TracedNumber
 
 Skeleton = tuple
 # (attributes, items): skeletons by name; the items of a mapping come beside its
@@ -48,6 +51,8 @@ _CODES: dict[type, tuple[Callable, Callable]] = {
     float: (float.hex, float.fromhex),
     complex: (repr, complex),
     set: (frozenset, set),
+    # Of two terms that may be equal only the program knows whether they are.
+    TracedNumber: (operator.attrgetter("term"), TracedNumber),
 }
 _CONTAINERS = frozenset({list, tuple, dict, OrderedDict})
 # Compared by their own ==, which may be costly or leave them without a hash: see

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from tpuport.traced_numbers import TracedNumber, as_array
+
 # The parts of a mask that are arrays.
 ARRAYS: Final = (
     "keys_BT",
@@ -53,6 +55,11 @@ class Mask:
     key_segments_BT: Int[Array, "#B T"] | None = None
     bias_BT: Float[Array, "#B T"] | None = None
     dense: Bool[Array, "#B #H Q T"] | Float[Array, "#B #H Q T"] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.offset) is TracedNumber:
+            offset = jnp.asarray(as_array(self.offset), jnp.int32)
+            object.__setattr__(self, "offset", offset)
 
     @property
     def has_band(self) -> bool:

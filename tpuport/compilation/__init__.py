@@ -2,12 +2,12 @@
 again is counted.
 """
 
-from tpuport.compilation.call_arguments import (
+from tpuport.compilation.cache_arguments import (
     claim_cache,
-    prepare_arguments,
     refuse_retired,
     resume_cache,
 )
+from tpuport.compilation.call_arguments import prepare_arguments
 from tpuport.compilation.compile_api import compile
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.compiled_program import Program, use_persistent_cache

@@ -15,6 +15,13 @@ from jax.core import Tracer
 
 from tpuport import compat, pytrees
 from tpuport.compat import randomness
+from tpuport.compilation.cache_arguments import claim_cache, refuse_retired
+from tpuport.compilation.call_numbers import (
+    Numbers,
+    counters_as_numbers,
+    counters_of,
+    is_number,
+)
 from tpuport.compilation.compiled_program import CounterText, HostText, ShapeText
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.errors import PortError
@@ -31,6 +38,7 @@ from tpuport.object_graph import (
 from tpuport.patches import registry
 from tpuport.state.host_input import HostInput
 from tpuport.static_values import StaticValue
+from tpuport.traced_numbers import Path, TracedNumber, number_at
 
 # Names in an error.
 _NAMES_SHOWN = 12
@@ -119,7 +127,10 @@ class Layout(NamedTuple):
                 case "host":
                     leaves.append(content.as_tensor())
                 case "static":
-                    leaves.append(content.value)
+                    value = content.value
+                    is_varying = type(value) is TracedNumber
+                    # One of the trace that is under way.
+                    leaves.append(TracedNumber(value.term) if is_varying else value)
         values, objects = unflatten(self.structure, leaves)
         states = {number: read_state(value) for number, value in objects.items()}
         positional = len(values) - len(self.keywords)
@@ -214,6 +225,7 @@ class DividedArguments(NamedTuple):
         generators: each once.
         layout: of all of them, for the program.
         graph: the caller's own objects and tensors.
+        numbers: that are arguments of the program, by path.
     """
 
     arrays: list[Any]
@@ -221,11 +233,27 @@ class DividedArguments(NamedTuple):
     generators: list[torch.Generator]
     layout: Layout
     graph: Graph
+    numbers: Numbers
 
     @property
     def tensor_leaves(self) -> list[int]:
         """Numbers of the leaves that are tensors of the program."""
         return _tensor_leaves(self.layout.arguments)
+
+    def plain_numbers(self) -> Numbers:
+        """All numbers that may vary, by path: arguments, and counters of caches."""
+        numbers: Numbers = {}
+        for name, leaf, argument in zip(
+            self.graph.names, self.graph.leaves, self.layout.arguments, strict=True
+        ):
+            if argument.kind == "cache":
+                numbers |= {
+                    path: owner[attribute]
+                    for owner, attribute, path in counters_of(leaf, name)
+                }
+            elif argument.kind == "static" and is_number(leaf):
+                numbers["argument", name] = leaf
+        return numbers
 
     def named_tensors(self) -> dict[str, Any]:
         """The caller's tensors and arrays that are tensors of the program, by name."""
@@ -273,6 +301,7 @@ def divide_arguments(
     traced: Sequence[str] = (),
     donated: Sequence[str] = (),
     is_static: Callable[[str], bool] = lambda name: False,
+    varying: frozenset[Path] = frozenset(),
 ) -> DividedArguments:
     """Divide the arguments of a call.
 
@@ -284,6 +313,7 @@ def divide_arguments(
             have them.
         is_static: whether the values of the tensor with this name are a part of the
             program.
+        varying: the numbers that are arguments of the program.
 
     Raises:
         PortError: an argument is neither a tensor nor hashable, was donated to an
@@ -304,6 +334,7 @@ def divide_arguments(
     cache_arrays: list[list[Any]] = []
     generators: list[torch.Generator] = []
     arguments: list[Argument] = []
+    numbers: Numbers = {}
     for name, leaf in zip(graph.names, graph.leaves, strict=True):
         if is_array(leaf) and not is_static(name):
             arrays.append(usable_array(leaf, name))
@@ -316,7 +347,9 @@ def divide_arguments(
             # jax has to know the class of each layer before the cache can be flattened.
             pytrees.register_used(leaf)
             claim_cache(leaf)
-            cache_tensors, structure = jax.tree_util.tree_flatten(leaf)
+            with counters_as_numbers(leaf, name, varying) as counters:
+                cache_tensors, structure = jax.tree_util.tree_flatten(leaf)
+            numbers |= counters
             cache_arrays.append(
                 [usable_array(tensor, name) for tensor in cache_tensors]
             )
@@ -327,11 +360,15 @@ def divide_arguments(
             if leaf not in generators:
                 generators.append(leaf)
             arguments.append(Argument(name, "generator", generators.index(leaf)))
+        elif ("argument", name) in varying and is_number(leaf) and not is_static(name):
+            numbers["argument", name] = int(leaf)
+            place = StaticValue(number_at(("argument", name)))
+            arguments.append(Argument(name, "static", place))
         else:
             arguments.append(_part_of_program(leaf, name))
     _check_donated(donated, arguments)
     layout = Layout(graph.structure, names, tuple(arguments))
-    return DividedArguments(arrays, cache_arrays, generators, layout, graph)
+    return DividedArguments(arrays, cache_arrays, generators, layout, graph, numbers)
 
 
 def _integer_dtype(leaf: Any) -> torch.dtype | None:
@@ -417,43 +454,6 @@ def shapes_key(arrays: Iterable[Any]) -> Hashable:
     return tuple(
         (array.shape, array.dtype) for array in arrays if hasattr(array, "dtype")
     )
-
-
-def claim_cache(cache: Any) -> None:
-    """Let a cache that was allocated on the host make its positions on the device,
-    where its tensors will be.
-    """
-    for layer in getattr(cache, "layers", ()):
-        if getattr(layer, "device", None) is not None:
-            layer.device = torch.device("jax")
-
-
-# By its id, each cache whose next state is another object.
-_retired: dict[int, weakref.ref[Any]] = {}
-
-
-def retire_cache(cache: Any) -> None:
-    """Let further calls refuse a cache that the code of a call has changed: the change
-    is in the cache of the result, and not in this one.
-    """
-    number = id(cache)
-    _retired[number] = weakref.ref(cache, lambda _: _retired.pop(number, None))
-
-
-def resume_cache(cache: Any) -> None:
-    """Take a cache again that has got its next state."""
-    _retired.pop(id(cache), None)
-
-
-def refuse_retired(cache: Any, name: str) -> None:
-    """PortError for a cache whose next state is another object."""
-    if id(cache) in _retired:
-        raise PortError(
-            "this cache was given to an earlier call, whose output has its next state; this object still has the one "
-            "before",
-            where=name,
-            fix="go on with the cache in that call's output",
-        )
 
 
 def usable_array(value: Any, name: str) -> Any:

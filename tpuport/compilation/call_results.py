@@ -4,7 +4,7 @@ after the program has run.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -19,12 +19,14 @@ from tpuport.compilation.call_arguments import (
     Rebuilt,
     static_value,
 )
+from tpuport.compilation.call_numbers import settle
 from tpuport.compilation.model_weights import overwrite, write_weights
 from tpuport.compilation.state_writes import StateArrays, StateWrites
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
 from tpuport.state.python_state import PythonState
 from tpuport.static_values import StaticValue
+from tpuport.traced_numbers import Path, of_this_trace
 from tpuport.tracing import trace_lock
 
 NamedTensor = tuple[str, Any]
@@ -92,9 +94,14 @@ class OutputAndWrites:
         default=None, metadata={"static": True}
     )
 
-    def restore(self, call: DividedArguments, state: PythonState) -> Any:
+    def restore(
+        self, call: DividedArguments, state: PythonState, numbers: Mapping[Path, int]
+    ) -> Any:
         """The output, after all that the function changed has been changed in what the
         caller has.
+
+        Args:
+            numbers: of the call.
         """
         tensors = [call.graph.leaves[number] for number in call.tensor_leaves]
         names = [call.graph.names[number] for number in call.tensor_leaves]
@@ -112,12 +119,12 @@ class OutputAndWrites:
         if self.state_changes is not None:
             # Another thread that traces has its own values in the same attributes.
             with trace_lock:
-                self.state_changes.apply(state, self.state.assigned)
+                self.state_changes.apply(state, self.state.assigned, numbers)
         if self.layout is None:
             return compat.as_torch(self.output)
         arrays = compat.as_torch(self.output)
         leaves = [
-            _restore_leaf(leaf, arrays, call.graph.leaves)
+            _restore_leaf(leaf, arrays, call.graph.leaves, numbers)
             for leaf in self.layout.leaves
         ]
         roots, _ = object_graph.unflatten(
@@ -153,13 +160,16 @@ class OutputAndWrites:
 
 
 def _restore_leaf(
-    leaf: int | Original | StaticValue, arrays: list[Any], originals: Sequence[Any]
+    leaf: int | Original | StaticValue,
+    arrays: list[Any],
+    originals: Sequence[Any],
+    numbers: Mapping[Path, int],
 ) -> Any:
     match leaf:
         case int():
             return arrays[leaf]
         case StaticValue():
-            return leaf.value
+            return settle(leaf.value, numbers)
     original = originals[leaf.number]
     if isinstance(original, object_graph.HostArray):
         # The caller's own NumPy array, not the copy that the program took.
@@ -337,7 +347,7 @@ def _describe(
             arrays.append(_as_array(leaf))
         else:
             object_graph.refuse_captured_tensors(leaf, name)
-            leaves.append(static_value(leaf, name))
+            leaves.append(static_value(of_this_trace(leaf), name))
     _refuse_returned_views(graph.leaves[returned:], graph.names[returned:])
     replaced = _find_replaced(rebuilt, changed, graph, leaves)
     order = dict.fromkeys((*replaced.values(), *range(len(arrays))))

@@ -5,8 +5,6 @@ donated, recompilations are counted.
 import contextlib
 import functools
 import logging
-import types
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -14,15 +12,12 @@ import jax
 import torch
 
 from tpuport import (
-    attention,
     compat,
     layers,
-    object_graph,
     pytrees,
     rotary,
     trace_errors,
 )
-from tpuport.checkpoint import port_count
 from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compat.caught_errors import CaughtErrors
@@ -30,21 +25,18 @@ from tpuport.compat.operators.masked_selection import without_selections
 from tpuport.compat.user_frames import is_raised_in_model_library
 from tpuport.compilation import overwritten_arrays, torch_transforms
 from tpuport.compilation.call_arguments import (
-    check_static,
-    divide_arguments,
-    is_inside,
-    parameters_of,
-    positional_names,
     prepare_arguments,
-    shapes_key,
-    usable_array,
 )
+from tpuport.compilation.call_numbers import (
+    NumbersFixed,
+    settle_counters,
+)
+from tpuport.compilation.call_preparation import CallPreparation
 from tpuport.compilation.call_results import (
     OutputAndWrites,
     collect_results,
     find_changed_caches,
 )
-from tpuport.compilation.call_signature import CallSignature
 from tpuport.compilation.compiled_program import Program
 from tpuport.compilation.host_inputs import (
     find_candidates,
@@ -55,10 +47,9 @@ from tpuport.compilation.host_inputs import (
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.model_weights import (
     check_constants,
-    collect_arrays,
-    current_state,
     use_weights,
 )
+from tpuport.compilation.number_operators import number_operators
 from tpuport.compilation.prepared_call import (
     PreparedCall,
     ProgramArguments,
@@ -69,31 +60,16 @@ from tpuport.compilation.prepared_call import (
     port_counts,
 )
 from tpuport.compilation.served_states import ServedStates
-from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.compilation.value_decisions import ValueDecisions, advise
+from tpuport.compilation.varying_numbers import NumbersChanged
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
 from tpuport.library_classes import is_library_model
-from tpuport.state.python_state import PythonState
+from tpuport.traced_numbers import Guard, traced_numbers
 from tpuport.tracing import is_tracing, trace_lock
 
 logger = logging.getLogger("tpuport")
-
-
-def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
-    """The function to call, and its first argument if it is a method of an object of
-    the user's own.
-
-    So what the object consists of is an argument like others, and what the method
-    changes in it is changed.
-    """
-    owner = getattr(function, "__self__", None)
-    if isinstance(function, types.MethodType) and object_graph.is_own_object(owner):
-        return function.__func__, (owner,)
-    if object_graph.is_own_object(function):
-        return type(function).__call__, (function,)
-    return function, ()
 
 
 class CompiledFunction:
@@ -133,16 +109,16 @@ class CompiledFunction:
             )
         pytrees.register()
         self._function = function
-        self._fixed_modules = None if modules is None else list(modules)
         self.scan_layers = scan_layers
-        self._traced = tuple(traced)
         # A single name is one, and not its letters.
         self._donated = (donate,) if isinstance(donate, str) else tuple(donate)
-        self._static = (static,) if isinstance(static, str) else tuple(static)
+        static = (static,) if isinstance(static, str) else tuple(static)
+        self._preparation = CallPreparation(
+            function, modules, tuple(traced), self._donated, static
+        )
+        self._numbers = self._preparation.numbers
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
-        self._state: PythonState | None = None
-        self._arguments_of_state: list[torch.nn.Module] = []
         # By the key of each program, which has been traced then.
         self._overwrites: dict[Hashable, tuple[overwritten_arrays.Overwrite, ...]] = {}
         self._read_caches: dict[Hashable, tuple[int, ...]] = {}
@@ -151,12 +127,8 @@ class CompiledFunction:
         self._changed_in_trace: tuple[int, ...] = ()
         self._rotary_tables = rotary.ProgramTables()
         self._served_states = ServedStates()
-        self._run_function, self._owner = _split_owner(function)
-        self._parameters = parameters_of(
-            getattr(function, "forward", self._run_function)
-        )
+        self._guards_of_trace: tuple[Guard, ...] = ()
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
-        self._signature = CallSignature(function, (*self._traced, *self._donated))
         self._decisions = ValueDecisions(name, self._run)
         self.program = Program(
             self._run_program, name, describe_program, port_counts,
@@ -183,8 +155,12 @@ class CompiledFunction:
         if self._donated:
             call.mark_donated(self._donated, self.program.name)
         if isinstance(result, OutputAndWrites):
-            return result.restore(call.divided, call.state)
-        return compat.as_torch(result)
+            result = result.restore(call.divided, call.state, call.numbers.values)
+        else:
+            result = compat.as_torch(result)
+        if call.numbers:
+            settle_counters(result, call.numbers.values)
+        return result
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments."""
@@ -195,7 +171,10 @@ class CompiledFunction:
     def modules(self) -> list[torch.nn.Module]:
         """The ported models that the function reaches now."""
         with trace_lock:
-            return self._current_state().modules
+            state = self._preparation.current_state(
+                stacks_layers=bool(self.scan_layers)
+            )
+            return state.modules
 
     def _call_inside(self, args: tuple, kwargs: dict) -> Any:
         """Traced. Call the function itself, with its tensors on the device."""
@@ -256,7 +235,10 @@ class CompiledFunction:
     ) -> tuple[Any, PreparedCall]:
         call = self._decisions.add_computed(self._prepare_call(args, kwargs))
         with randomness.call_generators(call.divided.generators):
-            arguments, signature = self._prepare_program(call)
+            try:
+                arguments, signature = self._prepare_program(call)
+            except NumbersChanged:
+                return self._run_stage(stage, args, kwargs)
             call = call._replace(changed_caches=self._changed_caches[signature])
             if stage is not self.program:
                 return stage(*arguments, signature=signature), call
@@ -266,9 +248,12 @@ class CompiledFunction:
     def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The program's arguments and a key of it. A new program is traced here, and
         its constants checked.
+
+        Raises:
+            NumbersChanged: the call has other numbers among its arguments now.
         """
-        weights, tensors, _, donated, static = arguments = call.arguments
-        key = (static, shapes_key(tensors), tuple(map(shapes_key, donated)))
+        arguments, key = self._choose_program(call)
+        weights, tensors, _, donated, static = arguments
         run = functools.partial(self._run, static=static)
         weights = self._rotary_tables.add_to(
             weights, key, call.state.modules, run, tensors, donated
@@ -280,21 +265,37 @@ class CompiledFunction:
         overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
         read_caches: tuple[int, ...] = ()
         traced: Any = None
-        try:
-            traced = self.program.trace(*arguments, signature=key)
-        except overwritten_arrays.OverwritesKnown as known:
-            overwrites, read_caches = known.overwrites, known.read_caches
-        # After the block: the exception refers to frames, and these to the arrays.
-        arguments = donate_overwritten(
-            keep_caches(arguments, read_caches), overwrites, call
-        )
-        if traced is None:
-            traced = self.program.trace(*arguments, signature=key)
+        with self._numbers.fixed_by_errors(call):
+            try:
+                traced = self.program.trace(*arguments, signature=key)
+            except overwritten_arrays.OverwritesKnown as known:
+                overwrites, read_caches = known.overwrites, known.read_caches
+            # After the block: the exception refers to frames, and these to the arrays.
+            arguments = donate_overwritten(
+                keep_caches(arguments, read_caches), overwrites, call
+            )
+            if traced is None:
+                traced = self.program.trace(*arguments, signature=key)
+        self._numbers.add_program(call, self._guards_of_trace)
         check_constants(self.program.name, list(traced.jaxpr.consts))
         if self._served_states.look(key, traced, arguments, call):
             self.program.forget_trace()
         self._overwrites[key], self._read_caches[key] = overwrites, read_caches
         self._changed_caches[key] = self._changed_in_trace
+        return arguments, key
+
+    def _choose_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
+        """The arguments for the program whose comparisons of numbers have the outcomes
+        of a call, and its key.
+        """
+        branch = self._numbers.find_program(call) if call.numbers else 0
+        arguments = call.arguments
+        if branch:
+            static = arguments.static._replace(branch=branch)
+            arguments = arguments._replace(static=static)
+        key = (arguments.static, *call.shapes_key)
+        if key not in self._overwrites and self._numbers.learn(call.plain_numbers()):
+            raise NumbersChanged
         return arguments, key
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
@@ -316,80 +317,10 @@ class CompiledFunction:
         """The call's arguments and state; the values of inputs with these names are a
         part of the program, too.
         """
-
-        def is_static(name: str) -> bool:
-            return (
-                name in self._decisions.inputs
-                or name in decisive
-                or is_inside(name, self._static)
-            )
-
-        args, kwargs = self._signature.simplified(args, kwargs, is_static)
-        divided = divide_arguments(
-            self._name_positional(args), kwargs, self._traced, self._donated, is_static
+        decided = self._decisions.inputs.union(decisive)
+        return self._preparation.prepare(
+            args, kwargs, decided, stacks_layers=bool(self.scan_layers)
         )
-        check_static(self._static, divided.graph.names, self._parameters)
-        with trace_lock:
-            state = self._current_state(divided.layout.modules())
-            named = list(map(state.named_weights, state.modules))
-            weights = list(map(collect_arrays, named))
-            models = tuple(
-                (weakref.ref(module), port_count(module)) for module in state.modules
-            )
-            shared = weights_in_state(state.tensors, named)
-            state_arrays: list[Any] = [
-                usable_array(tensor, path) for path, tensor in state.located_tensors()
-            ]
-        for number, _ in shared:
-            state_arrays[number] = None
-        static = StaticPart(
-            divided.layout,
-            models,
-            state.key,
-            attention.registered_settings(),
-            self._donated,
-            shared=shared,
-        )
-        arguments = ProgramArguments(
-            weights, divided.arrays + state_arrays, [], divided.donated, static
-        )
-        return PreparedCall(arguments, divided, state)
-
-    def _current_state(self, arguments: Sequence[torch.nn.Module] = ()) -> PythonState:
-        """The state of the function now, called with these modules."""
-        make_state = functools.partial(self._make_state, arguments)
-        known = self._state if self._arguments_of_state == list(arguments) else None
-        state = current_state(known, make_state)
-        if self.scan_layers:
-            for module in state.modules:
-                layers.stack_layers(module)
-            state = current_state(state, make_state)
-        self._state, self._arguments_of_state = state, list(arguments)
-        return state
-
-    def _make_state(self, arguments: Sequence[torch.nn.Module]) -> PythonState:
-        modules = self._fixed_modules
-        if modules is not None:
-            modules = list(dict.fromkeys((*modules, *arguments)))
-        # A partial function reaches its arguments. An object whose method is compiled
-        # is an argument itself, and no part of the state.
-        function = (
-            functools.partial(self._function, *arguments)
-            if arguments
-            else self._function
-        )
-        return PythonState(function, modules, start=self._run_function)
-
-    def _name_positional(self, args: tuple) -> dict[str, Any]:
-        """Positional arguments by the names of their parameters, in order; those of
-        `*args` are numbered.
-        """
-        names = positional_names(self._parameters)
-        names += [
-            f"argument {number}"
-            for number in range(len(names), len(self._owner) + len(args))
-        ]
-        return dict(zip(names, (*self._owner, *args), strict=False))
 
     def _run(
         self,
@@ -409,29 +340,37 @@ class CompiledFunction:
             answers = AskedValues([value.as_tensor() for value in static.decided])
         state = static.state.state
         assert state is not None  # the call that is being traced has it
-        count = len(tensors) - len(state.tensors)
-        rebuilt = static.layout.join(tensors[:count], donated)
-        trace = StateTrace(state, tensors[count:], static.shared)
+        tensors, state_tensors, number_array = static.split_tensors(tensors)
+        trace = StateTrace(state, state_tensors, static.shared)
         models: list[Any] = [reference() for reference, _ in static.models]
-        on_host = bool(rebuilt.host_tensors) or answers is not None
         with (
+            traced_numbers(static.numbers.values) as numbers,
             use_weights(models, weights) as in_use,
             trace.recorded(in_use),
-            values_known(self._function, on_host=on_host),
-            answers or contextlib.nullcontext(),
-            CaughtErrors(),
         ):
-            if answers is not None:
-                answers.ask(small_counts(weights))
-            output = without_selections(
-                self._run_function(*rebuilt.args, **rebuilt.kwargs)
-            )
+            rebuilt = static.layout.join(tensors, donated)
+            on_host = bool(rebuilt.host_tensors) or answers is not None
+            with (
+                values_known(self._function, on_host=on_host),
+                answers or contextlib.nullcontext(),
+                CaughtErrors(),
+                number_operators(numbers, static.numbers.paths, number_array),
+            ):
+                if answers is not None:
+                    answers.ask(small_counts(weights))
+                output = without_selections(
+                    self._preparation.run_function(*rebuilt.args, **rebuilt.kwargs)
+                )
+            numbers.close()
+            if numbers.fixed:
+                raise NumbersFixed(frozenset(numbers.fixed))
+            self._guards_of_trace = numbers.guards
             self._changed_in_trace = find_changed_caches(
                 static.layout, donated, rebuilt
             )
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(output, rebuilt, writes, *trace.find_changes())
-        check_leaks(self._make_state(static.layout.modules()))
+        check_leaks(self._preparation.make_state(static.layout.modules()))
         return results
 
     def _run_program(
@@ -454,7 +393,7 @@ class CompiledFunction:
         )
         tensors, donated = static.join_caches(tensors, donated)
         result = self._run_scanned(weights, tensors, donated, static)
-        first_of_state = len(tensors) - len(static.state.state.tensors)  # type: ignore[union-attr]
+        first_of_state = len(static.split_tensors(tensors)[0])
         if (
             not static.overwritten
             and not static.read_caches

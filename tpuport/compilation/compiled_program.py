@@ -97,8 +97,8 @@ class Program:
         function: what is traced and compiled.
         name: what warnings call it.
         describe: returns, for the function's arguments, a description of each by name;
-            arguments with equal descriptions share a program. None: nothing is warned
-            about.
+            arguments with equal descriptions share a program, and one that is None is
+            not counted. None: nothing is warned about.
         epoch: returns a key for the function's arguments. A new key means that earlier
             programs were dropped on purpose, so that the count for warnings starts
             again.
@@ -117,7 +117,7 @@ class Program:
         self,
         function: Callable,
         name: str,
-        describe: Callable[..., dict[str, str]] | None = None,
+        describe: Callable[..., dict[str, str] | None] | None = None,
         epoch: Callable[..., Hashable] | None = None,
         check_indices: bool | None = None,
         updates_cache: bool = False,
@@ -308,7 +308,10 @@ class Program:
             return
         if self._epoch is not None:
             self._start_epoch(self._epoch(*args, **kwargs))
-        self._descriptions.append(self._describe(*args, **kwargs))
+        description = self._describe(*args, **kwargs)
+        if description is None:
+            return
+        self._descriptions.append(description)
         count = len(self._descriptions)
         # At 4, 8, 16, ...: who knows about it and goes on does not want to read it each
         # time.
@@ -387,7 +390,13 @@ def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
         name: {description.get(name, "absent") for description in descriptions}
         for name in descriptions[-1]
     }
-    name = max(values, key=lambda name: len(values[name]), default="")
+
+    def count(name: str) -> tuple[int, bool]:
+        # What counts along with a length is not to blame for it.
+        has_shapes = any(isinstance(text, ShapeText) for text in values[name])
+        return len(values[name]), has_shapes
+
+    name = max(values, key=count, default="")
     different = sorted(values.get(name, ()))
     if len(different) < 2:
         return " for the same arguments: its hooks, functions, attention or placement keep changing"

@@ -13,16 +13,17 @@ import torch
 from tpuport import compat, object_graph
 from tpuport.checkpoint import port_count
 from tpuport.compilation import overwritten_arrays
-from tpuport.compilation.call_arguments import (
-    DividedArguments,
-    Layout,
-    retire_cache,
-)
-from tpuport.compilation.compiled_program import HostText, StateText
+from tpuport.compilation.cache_arguments import retire_cache
+from tpuport.compilation.call_arguments import DividedArguments, Layout, shapes_key
+from tpuport.compilation.call_numbers import CallNumbers, Numbers
+from tpuport.compilation.compiled_program import CounterText, HostText, StateText
 from tpuport.compilation.donated_tensors import mark_donated
 from tpuport.compilation.shared_tensors import WeightSlot
 from tpuport.state.host_input import HostInput
 from tpuport.state.python_state import PythonState, StateKey
+
+# Programs of one function for numbers that differ in nothing but comparisons.
+_COMMON_BRANCHES = 3
 
 
 class StaticPart(NamedTuple):
@@ -43,6 +44,10 @@ class StaticPart(NamedTuple):
             to ask for any.
         read_caches: (number, how many arrays) of each cache that the program only
             reads. These arrays are the last of its tensors.
+        numbers: of the call that are arguments of the program. Their array comes last
+            among the tensors, before those of such caches.
+        branch: which of the programs that differ in the outcomes of comparisons of
+            these.
     """
 
     layout: Layout
@@ -54,6 +59,18 @@ class StaticPart(NamedTuple):
     shared: tuple[tuple[int, WeightSlot], ...] = ()
     decided: tuple[HostInput, ...] | None = None
     read_caches: tuple[tuple[int, int], ...] = ()
+    numbers: CallNumbers = CallNumbers({})
+    branch: int = 0
+
+    def split_tensors(self, tensors: list[Any]) -> tuple[list[Any], list[Any], Any]:
+        """The tensors among the arguments, those of the state, and the array of the
+        numbers.
+        """
+        assert self.state.state is not None  # the call that is being traced has it
+        end = len(tensors) - bool(self.numbers)
+        count = end - len(self.state.state.tensors)
+        array = tensors[end] if self.numbers else None
+        return tensors[:count], tensors[count:end], array
 
     def join_caches(
         self, tensors: list[Any], donated: list[list[Any]]
@@ -103,6 +120,27 @@ class PreparedCall(NamedTuple):
     divided: DividedArguments
     state: PythonState
     changed_caches: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> CallNumbers:
+        """That are arguments of the program."""
+        return self.arguments.static.numbers
+
+    @property
+    def shapes_key(self) -> tuple[Hashable, ...]:
+        """A key of the forms of the program's arguments."""
+        _, tensors, _, donated, _ = self.arguments
+        return shapes_key(tensors), tuple(map(shapes_key, donated))
+
+    @property
+    def key_of_numbers(self) -> Hashable:
+        """Equal for calls that differ in nothing but the values of their numbers."""
+        static = self.arguments.static._replace(decided=None)
+        return static, *self.shapes_key
+
+    def plain_numbers(self) -> Numbers:
+        """All numbers of the call that may vary, by path."""
+        return self.divided.plain_numbers() | self.state.plain_numbers()
 
     def tensor_at(self, slot: overwritten_arrays.Slot) -> Any:
         """The caller's own tensor, or array, of a tensor of the program."""
@@ -231,8 +269,12 @@ def port_counts(
 
 def describe_program(
     weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
-) -> dict[str, str]:
-    """What a program is made for, by name."""
+) -> dict[str, str] | None:
+    """What a program is made for, by name; None for the second and third of a number
+    that code compares, which are normal: a window that fills, and is full.
+    """
+    if 0 < static.branch < _COMMON_BRANCHES:
+        return None
     _, tensors = overwritten_arrays.join(
         weights, tensors, overwritten, static.overwritten
     )
@@ -240,6 +282,9 @@ def describe_program(
     texts: dict[str, str] = {
         name: StateText(text) for name, text in static.state.describe().items()
     }
+    for (room, path), value in static.numbers.values.items():
+        form = {"cache": CounterText, "state": StateText}.get(room, str)
+        texts[path] = form(value)
     if static.decided:
         texts |= {"what it computes and decides by": HostText(static.decided)}
     return texts | static.layout.describe(tensors, donated)

@@ -229,6 +229,7 @@ def _slots(arguments: ProgramArguments, call: PreparedCall) -> list[Slot]:
         ("argument", number) for number in range(len(call.divided.arrays))
     ]
     tensors += [("state", path) for path, _ in call.state.located_tensors()]
+    tensors += [("numbers", ())] if static.numbers else []
     tensors += [
         ("cache", (number, index))
         for number, size in static.read_caches

@@ -14,7 +14,7 @@ import functools
 import itertools
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -23,6 +23,7 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat, pytrees
+from tpuport.compilation.call_numbers import place_numbers, settle
 from tpuport.compilation.model_weights import WeightsInUse, sharded_as
 from tpuport.compilation.shared_tensors import WeightSlot, show_weight
 from tpuport.errors import PortError
@@ -47,6 +48,7 @@ from tpuport.state.state_places import (
     leads_to_traced,
     take_snapshots,
 )
+from tpuport.traced_numbers import Path, TracedNumber, of_this_trace
 
 
 class _Live:
@@ -55,10 +57,17 @@ class _Live:
     Args:
         state: the caller's.
         arrays: those that the program returned.
+        numbers: of the call.
     """
 
-    def __init__(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
+    def __init__(
+        self,
+        state: PythonState,
+        arrays: Sequence[jax.Array],
+        numbers: Mapping[Path, int],
+    ) -> None:
         self.state = state
+        self.numbers = numbers
         self._arrays = arrays
         self._tensors: dict[int, torch.Tensor] = {}
         self._copies: dict[int, Any] = {}
@@ -119,9 +128,16 @@ class StateWrites:
     replaced: tuple[tuple[int | WeightSlot, int], ...]
     host: tuple[tuple[int, HostInput], ...]
 
-    def apply(self, state: PythonState, arrays: Sequence[jax.Array]) -> None:
-        """Assign what the program left, with the arrays that it returned."""
-        live = _Live(state, arrays)
+    def apply(
+        self,
+        state: PythonState,
+        arrays: Sequence[jax.Array],
+        numbers: Mapping[Path, int],
+    ) -> None:
+        """Assign what the program left, with the arrays that it returned, and the
+        numbers of the call.
+        """
+        live = _Live(state, arrays, numbers)
         state.host_tensors.write(self.host)
         # All of them before the first is assigned: weights may change places.
         items = [
@@ -193,13 +209,17 @@ class StateTrace:
                 continue
             model, name = self._shared[number]
             show_weight(tensor, in_use[model].tensors[name])
-        self._before = take_snapshots(self._state)
+        before = take_snapshots(self._state)
+        place_numbers(self._state, before)
+        self._before = [
+            snapshot._replace(contents=snapshot.container.read()) for snapshot in before
+        ]
         self._host_before = self._state.host_tensors.values()
         try:
             with self._state.host_tensors.restored(self._host_before):
                 yield
         finally:
-            for _, container, contents in self._before:
+            for _, container, contents in before:
                 if not container.has(contents):
                     container.fill(contents)
             for tensor, former in zip(tensors, attributes, strict=True):
@@ -299,6 +319,9 @@ class StateTrace:
 
     def _encode(self, value: Any, path: str) -> _Rebuild:
         """How to make a value again after a call."""
+        value = of_this_trace(value)
+        if type(value) is TracedNumber:
+            return lambda live: settle(value, live.numbers)
         if isinstance(value, torch.Tensor):
             return self._encode_tensor(value, path)
         node = self._state.find_node(value)

@@ -89,7 +89,9 @@ class Graph(NamedTuple):
 
 def is_array(value: Any) -> bool:
     """Whether a value is a tensor or an array, of whatever library."""
-    return isinstance(value, torch.Tensor | jax.Array) or hasattr(value, "__array__")
+    return isinstance(value, torch.Tensor | jax.Array) or (
+        hasattr(value, "__array__") and not isinstance(value, int)
+    )
 
 
 class Flattener:

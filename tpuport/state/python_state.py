@@ -38,6 +38,7 @@ from tpuport.internals.torchax_internals import ARRAY
 from tpuport.library_classes import is_diffusers_class
 from tpuport.state import python_values
 from tpuport.state.host_tensors import HostTensors
+from tpuport.state.named_weights import TENSOR_DICTS, NamedWeights
 from tpuport.state.python_values import PLAIN, Entry, StateKey
 from tpuport.state.reachable import (
     ABSENT,
@@ -51,10 +52,8 @@ from tpuport.state.reachable import (
 )
 from tpuport.state.watched_values import WatchedValues, lookup, watched_items
 from tpuport.static_values import Identity
+from tpuport.traced_numbers import LIMIT, Path
 
-# Dictionaries of a module whose values are weights: which names there are is in the
-# key, the values are arguments.
-_TENSOR_DICTS = ("_parameters", "_buffers")
 # torch registers hooks under numbers that it never uses twice.
 _HOOKS = "_hooks"
 _METHOD_PARTS = ("__self__", "__func__")
@@ -75,6 +74,7 @@ class PythonState:
         modules: the ported models that it uses; None to look for them.
         start: the function itself, if `function` is a method of an object that is an
             argument.
+        varying: paths of numbers that are arguments of the program.
 
     Attributes:
         modules: what the function reaches, as `ReachableModules` says; weights of these
@@ -84,6 +84,8 @@ class PythonState:
         tensors: on the device, that are not weights; arguments of the program beside
             these.
         host_tensors: on the host.
+        numbers: by path, those that are arguments of the program: the number of the
+            object that has it, and the value.
     """
 
     def __init__(
@@ -92,12 +94,15 @@ class PythonState:
         modules: Iterable[torch.nn.Module] | None = None,
         *,
         start: Callable | None = None,
+        varying: frozenset[Path] = frozenset(),
     ) -> None:
         reachable = ReachableModules(function)
         self.modules = reachable.modules if modules is None else list(modules)
         self.nodes: list[Any] = []
         self.tensors: list[torch.Tensor] = []
         self.host_tensors = HostTensors()
+        self.numbers: dict[Path, tuple[int, int]] = {}
+        self.varying = varying
         self._paths: list[str] = []
         self._entries: list[Entry] = []
         self._watched = WatchedValues()
@@ -105,9 +110,7 @@ class PythonState:
         self._tensor_numbers: dict[int, int] = {}
         self._loads = reachable.attributes
         self._loads_any = reachable.reads_any_attribute
-        self._weight_slots: dict[
-            torch.nn.Module, list[tuple[str, dict[str, Any], str]]
-        ] = {}
+        self._named_weights = NamedWeights()
         self._classes: dict[type, None] = {}
         self._files: dict[str, None] = {}
         self._walk([start or function, *reachable.functions, *self.modules])
@@ -129,6 +132,16 @@ class PythonState:
     def path(self, number: int) -> str:
         """What leads to an object: "layers.0.attention"."""
         return self._paths[number]
+
+    def plain_numbers(self) -> dict[Path, int]:
+        """The numbers that may vary, by path."""
+        pairs = zip(self._paths, self._entries, strict=True)
+        parts = ((path, part) for path, entry in pairs for part in entry.parts)
+        return {
+            ("state", f"{path}{label}"): key[1]
+            for path, (label, key) in parts
+            if isinstance(key, tuple) and key[0] is int
+        }
 
     def find_node(self, value: Any) -> int | None:
         """The number of an object among `nodes`."""
@@ -180,24 +193,7 @@ class PythonState:
         """The parameters and buffers of one of `modules` by name, as torch lists them,
         for a state that is current.
         """
-        if module not in self._weight_slots:
-            self._weight_slots[module] = [
-                (f"{prefix}.{name}" if prefix else name, owner, name)
-                for kind in _TENSOR_DICTS
-                for prefix, part in module.named_modules()
-                for owner in (vars(part)[kind],)
-                for name in owner
-            ]
-        slots_of_module = self._weight_slots[module]
-        tensors = {full_name: owner[name] for full_name, owner, name in slots_of_module}
-        # A weight that has several names has the first of them.
-        first_names = dict(
-            zip(map(id, reversed(tensors.values())), reversed(tensors), strict=True)
-        )
-        return {
-            name: tensor for name, tensor in tensors.items()
-            if tensor is not None and first_names[id(tensor)] == name
-        }  # fmt: skip
+        return self._named_weights.of(module)
 
     # --- the walk ---
 
@@ -287,9 +283,20 @@ class PythonState:
     def _keys_of(self, parts: Mapping[str, Any], path: str) -> Keys:
         """The key of each part by its label."""
         return tuple(
-            (label, self._key_of(part, f"{path}{label}"))
+            (label, self._number_key(part, f"{path}{label}"))
+            if self.varying and type(part) is int
+            else (label, self._key_of(part, f"{path}{label}"))
             for label, part in parts.items()
         )
+
+    def _number_key(self, value: int, path: str) -> Hashable:
+        """The key of an int of the object that is described."""
+        place = ("state", path)
+        is_new = place in self.varying and place not in self.numbers
+        if not is_new or abs(value) >= LIMIT:
+            return self._key_of(value, path)
+        self.numbers[place] = (len(self._entries), value)
+        return "number", path
 
     def _describe_attributes(
         self, value: Any, names: tuple[str, ...], path: str
@@ -333,7 +340,7 @@ class PythonState:
                     {f"{dot}{child}": part for child, part in value.items()}, path
                 )
                 others.append(tuple(value))
-            elif name in _TENSOR_DICTS:
+            elif name in TENSOR_DICTS:
                 # Other weights are no other state.
                 self._watched.add_keys(value)
                 others.append(tuple(value))

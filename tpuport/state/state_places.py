@@ -120,6 +120,11 @@ def item_path(path: str, part: str, name: Any) -> str:
     return f"{path}.{name}" if path else str(name)
 
 
+def number_path(path: str, part: str, name: Any) -> str:
+    """As `item_path`, as the key of a state names the place."""
+    return path if part == "variable" else item_path(path, part, name)
+
+
 def leads_to_traced(value: Any, seen: set[int]) -> bool:
     """Whether a value that was made while tracing is, or contains, a tensor that is
     being traced.

@@ -24,6 +24,7 @@ from tpuport import compat
 from tpuport.attention.mask import Mask, intersect
 from tpuport.attention.provenance.emission import evaluate
 from tpuport.attention.provenance.graph import Graph, UnknownError
+from tpuport.traced_numbers import as_array
 
 
 class Unstructured(Exception):
@@ -32,8 +33,8 @@ class Unstructured(Exception):
 
 @dataclass(frozen=True)
 class Positions:
-    """Query i is at position `query_start + i`, key j at `key_start + j`: numbers or
-    traced int32 scalars.
+    """Query i is at position `query_start + i`, key j at `key_start + j`: numbers,
+    numbers of the call (`TracedNumber`), or traced int32 scalars.
 
     Attributes:
         remapped: [B, Q] and [B, T], the positions that the mask function gets instead,
@@ -53,9 +54,10 @@ class Positions:
         """The positions that the mask function gets, [1 or B, Q] and [1 or B, T]."""
         if self.remapped is not None:
             return self.remapped
-        return jnp.arange(self.queries)[None] + self.query_start, jnp.arange(self.keys)[
-            None
-        ] + self.key_start
+        return (
+            positions_from(self.query_start, self.queries)[None],
+            positions_from(self.key_start, self.keys)[None],
+        )
 
     def look_up(self, table_BS: Any) -> tuple[jax.Array, jax.Array]:
         """What a table holds at the positions of queries, [B, Q], and of keys,
@@ -69,11 +71,16 @@ class Positions:
         return queries, _slice_table(table_BS, self.keys, self.key_start)
 
 
+def positions_from(start: Any, length: int) -> jax.Array:
+    """The positions from a start on, int32 [length]."""
+    return jnp.arange(length) + as_array(start)
+
+
 def _slice_table(table_BS: Any, length: int, start: Any) -> jax.Array:
     """[B, length] of [B, S], from a position on."""
-    if not isinstance(start, int):
+    if type(start) is not int:
         return jnp.take(
-            jnp.asarray(table_BS), jnp.arange(length) + start, axis=1, mode="clip"
+            jnp.asarray(table_BS), positions_from(start, length), axis=1, mode="clip"
         )
     if start + length > table_BS.shape[1]:
         raise Unstructured("a table that is shorter than the queries or the keys")
@@ -104,7 +111,7 @@ class MaskParts:
         offset = positions.query_start - positions.key_start
         # All functions have to allow a key, so on each side the narrowest limit counts.
         left, right = min(self.left, default=None), min(self.right, default=None)
-        if isinstance(offset, int):
+        if type(offset) is int:
             # A window longer than the sequence hides nothing, and without it the kernel
             # need not compare positions.
             if left is not None and left >= offset + positions.queries - 1:
@@ -290,7 +297,7 @@ def _read_chunks(
     size, padding_B = closure["chunk_size"], closure["left_padding"]
     if not isinstance(size, int):
         raise Unstructured("chunks whose size is not a number known at trace time")
-    start = positions.key_start if isinstance(positions.key_start, int) else 0
+    start = positions.key_start if type(positions.key_start) is int else 0
     # Chunks that left padding may fill, added so that no segment number is negative.
     shift = -(-(positions.keys + start) // size)
     query, key = (

@@ -25,6 +25,7 @@ from tpuport.attention.register.mask_functions import (
     Unstructured,
     known_values,
     packed_sequences,
+    positions_from,
     read_mask_function,
 )
 
@@ -160,12 +161,13 @@ def _read_or_call(
         positions.key_start, int
     )
     try:
-        if jnp.ndim(positions.key_start) == 0 and (is_known or positions.queries > 1):
+        if is_known or (positions.queries > 1 and jnp.ndim(positions.key_start) == 0):
             return read_mask_function(function, positions), ""
         reason = "several queries against the slots of a ring buffer"
     except Unstructured as error:
         reason = str(error)
-    is_written = jnp.arange(positions.keys) + positions.key_start >= 0
+    key_positions = positions_from(positions.key_start, positions.keys)
+    is_written = key_positions >= 0
     visible = (
         _call_everywhere(function, positions, batch, use_vmap=use_vmap) & is_written
     )
@@ -185,8 +187,8 @@ def _call_everywhere(
     indices = (
         jnp.arange(batch),
         jnp.zeros(1, jnp.int32),
-        jnp.arange(positions.queries) + positions.query_start,
-        jnp.arange(positions.keys) + positions.key_start,
+        positions_from(positions.query_start, positions.queries),
+        positions_from(positions.key_start, positions.keys),
     )
 
     def call(*indices: jax.Array) -> jax.Array:
@@ -211,11 +213,11 @@ def _padding_at(padding_BS: jax.Array, positions: Positions) -> jax.Array:
     padding.
     """
     length, start = positions.keys, positions.key_start
-    if isinstance(start, int):
+    if type(start) is int:
         part = padding_BS[:, start : start + length]
         return jnp.pad(part, ((0, 0), (0, length - part.shape[1])))
     # Slots of a ring buffer that are still empty have negative positions.
-    columns = jnp.maximum(jnp.arange(length) + start, 0)
+    columns = jnp.maximum(positions_from(start, length), 0)
     return jnp.take(padding_BS, columns, axis=1, mode="fill", fill_value=False)
 
 

@@ -23,17 +23,22 @@ def check(evidence: Evidence) -> Iterator[Hit]:
     if evidence.report.task != "forward":
         return
     for name, value in evidence.named_inputs():
-        if _changes(name, value):
+        if not _changes(name, value):
+            continue
+        remedy = _remedy(evidence, name, value)
+        # An int is an argument from its second value on, if the code can do without
+        # the number.
+        if isinstance(value, float) or remedy != _pass_tensor(name, value):
             yield Hit(
                 f"{name}={value!r} is a Python number, and so part of the program: each new value is traced and "
                 "compiled again",
-                _remedy(evidence, name, value),
+                remedy,
             )
 
 
 def _remedy(evidence: Evidence, name: str, value: Any) -> str:
     """A tensor, if the code can be traced with one in the number's place."""
-    remedy = f"pass a tensor: {name}=torch.tensor({value!r})"
+    remedy = _pass_tensor(name, value)
     # Only arguments themselves are replaced, not what is inside of them.
     if evidence.retrace is None or name not in evidence.inputs:
         return f"{remedy} (not tried)"
@@ -46,6 +51,10 @@ def _remedy(evidence: Evidence, name: str, value: Any) -> str:
             "or call with few different values"
         )
     return remedy
+
+
+def _pass_tensor(name: str, value: Any) -> str:
+    return f"pass a tensor: {name}=torch.tensor({value!r})"
 
 
 def _changes(name: str, value: Any) -> bool:
@@ -65,11 +74,11 @@ RULE = AdviceRule(
     id="TPC010",
     name="recompiling-value",
     summary="Python numbers among the inputs that change from call to call",
-    why="""Tensors are arguments of the compiled program; everything else is baked into it. A timestep or a length
-passed as a Python number needs a new program for each value, so a step of milliseconds turns into a compilation of
+    why="""Tensors are arguments of the compiled program, and so are integers that change, where code only computes with them.
+A timestep that is a float, or a length that decides a shape, needs a new program for each value, so a step of milliseconds turns into a compilation of
 seconds or minutes.""",
     measured="""Inputs of a forward call that are floats, or integers with the name of something that changes
-(timestep, step, position, length, offset, cache_...). The cost is not in bytes, so this finding comes last.""",
+(timestep, step, position, length, offset, cache_...) if no tensor can take their place. The cost is not in bytes, so this finding comes last.""",
     before="""class Denoiser(nn.Module):
     def forward(self, latents, timestep):
         return latents * timestep

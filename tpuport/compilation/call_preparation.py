@@ -1,0 +1,206 @@
+"""A call of a function, prepared for its program: its arguments divided, the state of
+the function, the numbers that vary.
+"""
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+
+from tpuport import attention, layers, object_graph
+from tpuport.checkpoint import port_count
+from tpuport.compilation.call_arguments import (
+    check_static,
+    divide_arguments,
+    is_inside,
+    parameters_of,
+    positional_names,
+    usable_array,
+)
+from tpuport.compilation.call_numbers import CallNumbers
+from tpuport.compilation.call_signature import CallSignature
+from tpuport.compilation.model_weights import collect_arrays, current_state
+from tpuport.compilation.prepared_call import (
+    PreparedCall,
+    ProgramArguments,
+    StaticPart,
+)
+from tpuport.compilation.shared_tensors import weights_in_state
+from tpuport.compilation.varying_numbers import VaryingNumbers
+from tpuport.state.python_state import PythonState
+from tpuport.traced_numbers import Path
+from tpuport.tracing import trace_lock
+
+
+def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
+    """The function to call, and its first argument if it is a method of an object of
+    the user's own.
+
+    So what the object consists of is an argument like others, and what the method
+    changes in it is changed.
+    """
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, types.MethodType) and object_graph.is_own_object(owner):
+        return function.__func__, (owner,)
+    if object_graph.is_own_object(function):
+        return type(function).__call__, (function,)
+    return function, ()
+
+
+class CallPreparation:
+    """Prepares the calls of one function.
+
+    Args:
+        function, modules: as of `CompiledFunction`.
+        traced, donated, static: patterns of names, as of `compile`.
+
+    Attributes:
+        run_function: what is called while tracing.
+        numbers: that vary from call to call.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        modules: Sequence[torch.nn.Module] | None,
+        traced: tuple[str, ...],
+        donated: tuple[str, ...],
+        static: tuple[str, ...],
+    ) -> None:
+        self.run_function, self._owner = _split_owner(function)
+        self.numbers = VaryingNumbers()
+        self._function = function
+        self._fixed_modules = None if modules is None else list(modules)
+        self._traced, self._donated, self._static = traced, donated, static
+        self._parameters = parameters_of(
+            getattr(function, "forward", self.run_function)
+        )
+        self._signature = CallSignature(function, (*traced, *donated))
+        self._state: PythonState | None = None
+        self._arguments_of_state: list[torch.nn.Module] = []
+
+    def prepare(
+        self, args: tuple, kwargs: dict, decided: Set[str], *, stacks_layers: bool
+    ) -> PreparedCall:
+        """The arguments and the state of a call.
+
+        Args:
+            decided: names of inputs whose values are a part of the program.
+            stacks_layers: whether blocks are to run in a loop.
+        """
+        varying = self.numbers.paths
+        while True:
+            call = self._prepare_with(args, kwargs, decided, stacks_layers, varying)
+            fixed = self.numbers.fixed(call)
+            if not fixed:
+                return call
+            varying -= fixed
+
+    def _prepare_with(
+        self,
+        args: tuple,
+        kwargs: dict,
+        decided: Set[str],
+        stacks_layers: bool,
+        varying: frozenset[Path],
+    ) -> PreparedCall:
+        """As `prepare`, with these numbers as arguments of the program."""
+
+        def is_static(name: str) -> bool:
+            return name in decided or is_inside(name, self._static)
+
+        args, kwargs = self._signature.simplified(args, kwargs, is_static)
+        divided = divide_arguments(
+            self._name_positional(args), kwargs, self._traced, self._donated, is_static,
+            varying,
+        )  # fmt: skip
+        check_static(self._static, divided.graph.names, self._parameters)
+        with trace_lock:
+            state = self.current_state(
+                divided.layout.modules(), varying, stacks_layers=stacks_layers
+            )
+            named = list(map(state.named_weights, state.modules))
+            weights = list(map(collect_arrays, named))
+            models = tuple(
+                (weakref.ref(module), port_count(module)) for module in state.modules
+            )
+            shared = weights_in_state(state.tensors, named)
+            state_arrays: list[Any] = [
+                usable_array(tensor, path) for path, tensor in state.located_tensors()
+            ]
+        for number, _ in shared:
+            state_arrays[number] = None
+        in_state = {path: value for path, (_, value) in state.numbers.items()}
+        static = StaticPart(
+            divided.layout,
+            models,
+            state.key,
+            attention.registered_settings(),
+            self._donated,
+            shared=shared,
+            numbers=CallNumbers(divided.numbers | in_state),
+        )
+        tensors = divided.arrays + state_arrays
+        if static.numbers:
+            tensors.append(jnp.asarray(list(static.numbers.values.values())))
+        arguments = ProgramArguments(weights, tensors, [], divided.donated, static)
+        return PreparedCall(arguments, divided, state)
+
+    def current_state(
+        self,
+        arguments: Sequence[torch.nn.Module] = (),
+        varying: frozenset[Path] = frozenset(),
+        *,
+        stacks_layers: bool,
+    ) -> PythonState:
+        """The state of the function now.
+
+        Args:
+            arguments: modules that it is called with.
+            varying: as of `PythonState`.
+            stacks_layers: whether blocks are to run in a loop.
+        """
+        make_state = functools.partial(self.make_state, arguments, varying)
+        known = self._state if self._arguments_of_state == list(arguments) else None
+        if known is not None and known.varying != varying:
+            known = None
+        state = current_state(known, make_state)
+        if stacks_layers:
+            for module in state.modules:
+                layers.stack_layers(module)
+            state = current_state(state, make_state)
+        self._state, self._arguments_of_state = state, list(arguments)
+        return state
+
+    def make_state(
+        self,
+        arguments: Sequence[torch.nn.Module],
+        varying: frozenset[Path] = frozenset(),
+    ) -> PythonState:
+        """A new state of the function; arguments as of `current_state`."""
+        modules = self._fixed_modules
+        if modules is not None:
+            modules = list(dict.fromkeys((*modules, *arguments)))
+        # A partial function reaches its arguments. An object whose method is compiled
+        # is an argument itself, and no part of the state.
+        function = (
+            functools.partial(self._function, *arguments)
+            if arguments
+            else self._function
+        )
+        return PythonState(function, modules, start=self.run_function, varying=varying)
+
+    def _name_positional(self, args: tuple) -> dict[str, Any]:
+        """Positional arguments by the names of their parameters, in order; those of
+        `*args` are numbered.
+        """
+        names = positional_names(self._parameters)
+        names += [
+            f"argument {number}"
+            for number in range(len(names), len(self._owner) + len(args))
+        ]
+        return dict(zip(names, (*self._owner, *args), strict=False))
