@@ -318,7 +318,7 @@ def test_an_error_in_a_stage_that_withdraws_another_is_still_its_own(monkeypatch
     )
     wide = CheckFinding("dtype", "compile", "error", "a product is computed in float32")
     monkeypatch.setattr(differences, "float32_findings", lambda products, run: [wide])
-    run = check(Small, "values", "compile")
+    run = check(Small, "values", "compile", dtype=torch.bfloat16)
     assert [stage.status for stage in run.stages] == ["passed", "failed", "findings"]
     assert {finding.kind for finding in run.findings} == {"skipped", "dtype"}
 

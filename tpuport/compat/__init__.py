@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         to_jax,
         to_numpy,
         to_torch,
+        to_torch_unwritten,
         torch_dtype,
         wrap,
     )
@@ -56,6 +57,7 @@ _PUBLIC = {
     "to_jax": "convert",
     "to_numpy": "convert",
     "to_torch": "convert",
+    "to_torch_unwritten": "convert",
     "torch_dtype": "convert",
     "wrap": "convert",
 }
@@ -80,6 +82,7 @@ __all__ = [
     "to_jax",
     "to_numpy",
     "to_torch",
+    "to_torch_unwritten",
     "torch_dtype",
     "wrap",
 ]

@@ -4,6 +4,7 @@ copy.
 
 import dataclasses
 import sys
+import warnings
 from typing import Any
 
 import jax
@@ -243,7 +244,23 @@ def to_torch(array: jax.Array | np.ndarray | torch.Tensor) -> torch.Tensor:
     Integers of four bits become integers of eight, the smallest that torch computes
     with.
     """
-    host = np.array(as_jax(array))
+    return _from_numpy(np.array(as_jax(array)), array)
+
+
+def to_torch_unwritten(array: jax.Array | torch.Tensor) -> torch.Tensor:
+    """As `to_torch`, for tensors that nobody writes to: an array of the CPU shares its
+    memory.
+    """
+    host = np.asarray(as_jax(array))
+    with warnings.catch_warnings():
+        # torch warns of memory that must not be written to.
+        warnings.simplefilter("ignore", UserWarning)
+        return _from_numpy(host, array)
+
+
+def _from_numpy(
+    host: np.ndarray, array: jax.Array | np.ndarray | torch.Tensor
+) -> torch.Tensor:
     if is_ported(array) and array.dtype is torch.int64:
         host = host.astype(np.int64)
     if host.dtype in _NARROW_INTEGERS:

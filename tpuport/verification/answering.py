@@ -54,11 +54,18 @@ class _Watcher(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def _is_clone(kept: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether nothing was written to a tensor since it was cloned; not by its version,
+    which `.data` bypasses.
+    """
+    return kept.dtype == tensor.dtype and torch.equal(kept, tensor)
+
+
 class TorchRecorder(Recorder):
     """Records a run in torch on the host, and the answers for the other runs."""
 
     def __init__(self, model: torch.nn.Module, focus: ModuleCall | None = None) -> None:
-        super().__init__(model, focus, torch.clone)
+        super().__init__(model, focus, torch.clone, _is_clone)
         self._watcher = _Watcher()
         self._host_draws = HostDraws()
 
@@ -148,7 +155,7 @@ class ExactRecorder(Recorder):
         answers: dict[CallKey, Answer],
         focus: ModuleCall | None = None,
     ) -> None:
-        super().__init__(model, focus, torch.clone)
+        super().__init__(model, focus, torch.clone, _is_clone)
         self._answers = answers
         self._widener = _Widener()
         self._default = torch.get_default_dtype()
@@ -166,6 +173,17 @@ class ExactRecorder(Recorder):
         torch.set_default_dtype(self._default)
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey) -> Any:
+        """Answer a call or compute it, and note the whole numbers that it gives."""
+        result = self.answered(func, args, kwargs, key)
+        numbers = tuple(map(_whole_numbers, torch_pytree.tree_leaves(result)))
+        has_numbers = any(number is not None for number in numbers)
+        if has_numbers and not shares_memory(result, (args, kwargs)):
+            self.recording.choices[key] = Answer(None, False, numbers)
+        return result
+
+    def answered(
+        self, func: Any, args: tuple, kwargs: dict[str, Any], key: CallKey
+    ) -> Any:
         """Take random numbers and what Python saw from the answers, and compute
         everything else.
         """
@@ -178,6 +196,32 @@ class ExactRecorder(Recorder):
             return func(*args, **kwargs)
         result = torch_pytree.tree_map_only(torch.Tensor, widen_tensor, answer.result)
         return _return(key.function, args, result)
+
+
+def _whole_numbers(leaf: Any) -> torch.Tensor | None:
+    if not isinstance(leaf, torch.Tensor) or is_fraction(leaf):
+        return None
+    return leaf.clone()
+
+
+def is_fraction(leaf: Any) -> bool:
+    """Whether a value is a tensor of floating-point or complex numbers."""
+    if not isinstance(leaf, torch.Tensor):
+        return False
+    return leaf.is_floating_point() or leaf.is_complex()
+
+
+def shares_memory(result: Any, arguments: Any) -> bool:
+    """Whether a call has returned an argument, or a view of one."""
+    return not _memories(result).isdisjoint(_memories(arguments))
+
+
+def _memories(tree: Any) -> set[int]:
+    return {
+        leaf.untyped_storage().data_ptr()
+        for leaf in torch_pytree.tree_leaves(tree)
+        if isinstance(leaf, torch.Tensor)
+    }
 
 
 def _is_plain(result: Any) -> bool:
@@ -210,7 +254,7 @@ class DeviceRecorder(Recorder):
         answers: dict[CallKey, Answer],
         focus: ModuleCall | None = None,
     ) -> None:
-        super().__init__(model, focus, self._keep_array)
+        super().__init__(model, focus, self._keep_array, self._is_array)
         self._answers = answers
         self._replaced: dict[str, Any] = {}
         self._trace: Any = None
@@ -223,6 +267,9 @@ class DeviceRecorder(Recorder):
         if isinstance(array, Tracer) and get_opaque_trace_state() != self._trace:
             return None
         return array
+
+    def _is_array(self, kept: Any, tensor: torch.Tensor) -> bool:
+        return kept is compat.as_jax(tensor)
 
     def __enter__(self) -> Any:
         self._trace = get_opaque_trace_state()

@@ -117,13 +117,17 @@ def stale_findings(
 
     Args:
         compiled: the program of `ported`, which was called before.
-        model: a copy on the host, which draws no random numbers: those would differ
-            with or without the change.
+        model: on the host, which draws no random numbers: those would differ with or
+            without the change.
     """
+    flags = find_flags(model)
+    if not flags:
+        return []
+    model = model_runs.copy_model(model)
     before = model_runs.call_torch(model, arguments)
     return [
         _stale_finding(flag)
-        for flag in find_flags(model)
+        for flag in flags
         if _is_unseen(flag, before, compiled, ported, model, arguments)
     ]
 

@@ -3,10 +3,9 @@ differs, with its line.
 """
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import torch
 from jax.sharding import Mesh
@@ -39,11 +38,9 @@ from tpuport.verification.check_result import (
 from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.mesh_rules import divided_rules, infer_rules
 from tpuport.verification.model_runs import Arguments
-from tpuport.verification.recording import Answer, Recording, named_tensors
+from tpuport.verification.recording import Recording, named_tensors
+from tpuport.verification.reference_runs import ReferenceRuns
 from tpuport.verification.stage_log import StageFailed, StageLog, StageSkipped
-
-# Choices among equal values after which a comparison goes on; each takes another run.
-_MOST_TIES: Final = 8
 
 
 class Check(StageLog):
@@ -52,10 +49,10 @@ class Check(StageLog):
     Attributes:
         executed: the lines that ran in torch.
         traced: the lines that ran on the device.
-        exact_model: the model in float64 before any call; None if it does not run in
-            float64.
-        torch_run, exact_run, device_run: recordings of the first call; None if there is
-            none.
+        references: the first call on the host.
+        changed: names of the arguments that it changes in torch.
+        called_model: the copy that it was made with in torch.
+        device_run: a recording of it on the device; None if there is none.
         inferred_rules: for the mesh, if the model has no plan and the user gave no
             rules.
         used_rules: of these what divides weights on this mesh, as a file has it; None
@@ -79,10 +76,10 @@ class Check(StageLog):
         self.rules = rules
         self.executed = ExecutedLines()
         self.traced = ExecutedLines()
-        self.exact_model: torch.nn.Module | None = None
         self.runs_in_torch = False
-        self.torch_run = Recording()
-        self.exact_run: Recording | None = None
+        self.references = ReferenceRuns(self.model, arguments)
+        self.changed: frozenset[str] = frozenset()
+        self.called_model = self.model
         self.device_run: Recording | None = None
         self.inferred_rules: ShardingRules | None = None
         self.used_rules: dict[str, list[Any]] | None = None
@@ -138,17 +135,9 @@ class Check(StageLog):
     def _explain_results(self) -> None:
         """Ask of each result that differs whether the compiler is to blame."""
         ported = functools.partial(self._port_to, None)
-        runs = self.arguments, self.torch_run, self.exact_run
-        self.findings = compiler_faults.explain(self.findings, ported, *runs)
-
-    def _fresh_model(self) -> torch.nn.Module:
-        """A copy that was never called: a call may write to the model."""
-        return model_runs.copy_model(self.model)
-
-    def _fresh_exact_model(self) -> torch.nn.Module | None:
-        if self.exact_model is None:
-            return None
-        return model_runs.copy_model(self.exact_model)
+        self.findings = compiler_faults.explain(
+            self.findings, ported, self.arguments, self.references
+        )
 
     def _run_torch(self) -> None:
         try:
@@ -159,29 +148,23 @@ class Check(StageLog):
             )
             raise StageFailed from error
         self.runs_in_torch = True
-        self.findings += host_draws.findings(self.torch_run.host_draws)
+        self.findings += host_draws.findings(self.references.torch.host_draws)
         try:
-            self.exact_model = model_runs.widen_model(self.model)
-            # A copy, as for any run: it may write to the model.
-            exact_model = model_runs.copy_model(self.exact_model)
-            self.exact_run = model_runs.run_exact(
-                exact_model, self.arguments, self.torch_run.answers
-            )
+            self.references.record_exact()
         except Exception as error:  # noqa: BLE001  of any code, in a dtype that it was not written for
-            self.exact_model = None
             self.skip(
                 "torch",
                 f"the model does not run in float64 ({trace_errors.first_line(error)}), so that torch's own result "
                 "counts as exact",
             )
-        if not differences.has_comparable_result(self.torch_run):
+        if not differences.has_comparable_result(self.references.torch):
             self.skip(
                 "torch",
                 "the model's own result is not compared, only those of its modules: it has no tensors in tuples, "
                 "lists or mappings",
                 "check a model whose forward returns the tensors of this one's result in a tuple",
             )
-        operators = sum(event.kind == "op" for event in self.torch_run.events)
+        operators = sum(event.kind == "op" for event in self.references.torch.events)
         self.summary = f"{operators} operators"
         if self.has("cuda"):
             self.summary += ", with tpuport.gpu_shim"
@@ -211,16 +194,20 @@ class Check(StageLog):
 
     def _record_torch_once(self) -> None:
         # Lines are noted here alone: compiled code does not run line by line.
+        self.called_model = self.references.fresh_model()
+        inputs = self.arguments.copy()
+        changes = further_calls.ArgumentChanges(inputs)
         with self.executed:
-            self.torch_run = model_runs.run_torch(self._fresh_model(), self.arguments)
+            run = model_runs.record_torch(self.called_model, inputs)
+        self.references.torch, self.changed = run, changes.names()
 
     def _run_device(self) -> None:
         """Trace the model with torch's answers, so that one run collects every line
         that needs a value.
         """
-        ported = porting.port(self._fresh_model())
+        ported = porting.port(self.references.fresh_model())
         self.device_run = model_runs.run_device(
-            ported, self.arguments, self.torch_run.answers
+            ported, self.arguments, self.references.torch.answers
         )
         self.findings += value_reads.findings(self.device_run, self.model)
         self.traced = self.executed
@@ -234,9 +221,9 @@ class Check(StageLog):
         a trace down.
         """
         self.traced = ExecutedLines()
-        ported = porting.port(self._fresh_model())
+        ported = porting.port(self.references.fresh_model())
         with self.traced:
-            model_runs.run_device(ported, self.arguments, self.torch_run.answers)
+            model_runs.run_device(ported, self.arguments, self.references.torch.answers)
 
     def _add_failure(self, stage: str, error: Exception) -> None:
         """A finding about an error that tracing raised."""
@@ -256,93 +243,56 @@ class Check(StageLog):
     def _compare(self) -> None:
         if self.device_run is None:
             raise StageSkipped
-        runs = comparing.Runs(self.device_run, self.torch_run, self.exact_run)
+        references = self.references
+        runs = comparing.Runs(self.device_run, references.torch, references.exact)
         self.findings += differences.dtype_findings(comparing.dtype_differences(runs))
         if self.device_run.error is not None:
             # Dtypes are known up to the failure, which may come of a wrong one. Values
             # are not known.
             raise StageFailed
-        runs, mismatch = self._first_mismatch(runs, mesh=None)
-        if mismatch is None:
-            self.findings += differences.rounding_findings(runs)
-        else:
+        mismatch = self._first_mismatch(self.device_run, mesh=None)
+        if mismatch is not None:
             self.findings.append(
                 differences.result_finding(mismatch, self.model, "compare")
             )
             self._explain_results()
-        self.summary = differences.summarize(runs)
+        if self.mesh is None:
+            self.references.forget_values()
 
     def _first_mismatch(
-        self, runs: comparing.Runs, mesh: Mesh | None
-    ) -> tuple[comparing.Runs, comparing.Mismatch | None]:
-        """The first result outside of the bound that no tie explains; and the runs,
-        which take torch's side in ties.
-
-        After a tie everything may differ. So all run again with torch's choice; what
-        differs then has another cause.
+        self, device_run: Recording, mesh: Mesh | None
+    ) -> comparing.Mismatch | None:
+        """The first result outside of the bound that no tie explains; ties are
+        notes.
         """
         stage = "compare" if mesh is None else "mesh"
-        for _ in range(_MOST_TIES):
-            mismatch = comparing.first_module(runs)
+        comparison = self.references.compare(
+            device_run,
+            functools.partial(self._port_to, mesh),
             # What differs on one device differs on a mesh too, and is reported once.
-            if mismatch is None or (mesh and self.has("result", "compiler")):
-                return runs, None
-            mismatch = self._narrow(mismatch, mesh)
-            if mismatch.tie is None:
-                return runs, mismatch
-            self.findings.append(differences.tie_finding(mismatch, self.model, stage))
-            self.torch_run.answers[mismatch.tie.key] = Answer(
-                None, False, mismatch.tie.indices
-            )
-            runs = self._run_again(runs, mesh)
-            if runs.device.error is not None:
-                return runs, None
-        self.skip(
-            stage,
-            f"what follows the first {_MOST_TIES} choices among equal values was not compared",
+            until=lambda: mesh is not None and self.has("result", "compiler"),
         )
-        return runs, None
-
-    def _run_again(self, runs: comparing.Runs, mesh: Mesh | None) -> comparing.Runs:
-        """The runs on the device and in float64 with the answers that there are now."""
-        answers = self.torch_run.answers
-        device_run = model_runs.run_device(self._port_to(mesh), self.arguments, answers)
-        exact_model = self._fresh_exact_model()
-        if exact_model is not None:
-            self.exact_run = model_runs.run_exact(exact_model, self.arguments, answers)
-        return dataclasses.replace(runs, device=device_run, exact=self.exact_run)
-
-    def _narrow(
-        self, mismatch: comparing.Mismatch, mesh: Mesh | None
-    ) -> comparing.Mismatch:
-        """The operator to blame in a module, from runs that keep the values of its
-        operators.
-
-        Only now, and only of one call: the values of all operators of a model would not
-        fit in memory.
-        """
-        answers, call = self.torch_run.answers, mismatch.call
-        ported = self._port_to(mesh)
-        device_run = model_runs.run_device(ported, self.arguments, answers, call)
-        if device_run.error is not None:
-            return mismatch
-        torch_run = model_runs.run_torch(self._fresh_model(), self.arguments, call)
-        exact_run = None
-        exact_model = self._fresh_exact_model()
-        if exact_model is not None:
-            exact_run = model_runs.run_exact(exact_model, self.arguments, answers, call)
-        runs = comparing.Runs(device_run, torch_run, exact_run)
-        return comparing.first_operator(runs, call) or mismatch
+        for tie in comparison.ties:
+            self.findings.append(differences.tie_finding(tie, self.model, stage))
+        if comparison.is_cut:
+            self.skip(
+                stage,
+                f"what follows the first {len(comparison.ties)} choices among equal values was not compared",
+            )
+        self.summary = differences.summarize(comparison.runs)
+        if mesh is None and comparison.mismatch is None:
+            self.findings += differences.rounding_findings(comparison.runs)
+        return comparison.mismatch
 
     def _port_to(self, mesh: Mesh | None) -> torch.nn.Module:
         """A ported copy of the model, on one device or on a mesh."""
         if mesh is None:
-            return porting.port(self._fresh_model())
+            return porting.port(self.references.fresh_model())
         # What inferred rules cannot divide is whole on each device; the user's own
         # rules have to fit.
         allow = tuple(self.inferred_rules or ())
         return porting.port(
-            self._fresh_model(),
+            self.references.fresh_model(),
             mesh=mesh,
             rules=self.rules or self.inferred_rules,
             allow=allow,
@@ -383,22 +333,20 @@ class Check(StageLog):
         if self.inferred_rules is not None:
             self._note_rules(self.inferred_rules, self.mesh)
         device_run = model_runs.run_device(
-            ported, self.arguments, self.torch_run.answers
+            ported, self.arguments, self.references.torch.answers
         )
         if device_run.error is not None:
             self._add_failure("mesh", device_run.error)
             raise StageFailed
-        runs = comparing.Runs(device_run, self.torch_run, self.exact_run)
-        runs, mismatch = self._first_mismatch(runs, self.mesh)
+        mismatch = self._first_mismatch(device_run, self.mesh)
         if mismatch is not None:
             self.findings.append(
                 differences.result_finding(mismatch, self.model, "mesh")
             )
-        self.summary = differences.summarize(runs)
 
     def _compile(self) -> None:
         """Compile the model as its user would, without answers."""
-        ported = porting.port(self._fresh_model())
+        ported = porting.port(self.references.fresh_model())
         compiled = CompiledFunction(ported)
         self.summary = "as tpuport.compile does it"
         try:
@@ -410,21 +358,23 @@ class Check(StageLog):
         # Also those after a line at which a trace that records values stops.
         self.traced = self.executed
         self.programs = compiled.program.compilations
-        products = model_runs.float32_products(compiled, self.arguments)
-        self.findings += differences.float32_findings(products, self.torch_run)
+        # Only what torch computes in halves can be wider here.
+        if differences.has_halves(self.references.torch):
+            products = model_runs.float32_products(compiled, self.arguments)
+            self.findings += differences.float32_findings(
+                products, self.references.torch
+            )
         self._forgive_recording()
         # The device has drawn other numbers than torch, or chosen others of equal
         # values.
         if not self._may_differ():
-            self.findings += differences.output_findings(
-                outputs, self.torch_run, self.exact_run
-            )
+            self.findings += differences.output_findings(outputs, self.references)
             self._explain_results()
 
     def _may_differ(self) -> bool:
         """Whether it is known why results differ, so that comparing tells nothing."""
         known = self.has("result", "compiler", "tie")
-        return known or repeated_calls.draws_numbers(self.torch_run)
+        return known or repeated_calls.draws_numbers(self.references.torch)
 
     def _add_new_failure(self, error: Exception) -> None:
         """A finding about what stops compiling, unless the line has one already."""
@@ -449,44 +399,49 @@ class Check(StageLog):
         compiled, ported = self.compiled, self.ported
         if compiled is None or ported is None:
             raise StageSkipped
-        if repeated_calls.draws_numbers(self.torch_run):
+        if repeated_calls.draws_numbers(self.references.torch):
             self._check_draws()
             self._call_again_equally(compiled)
             self._call_further()
             self.summary = "random numbers; results and flags are not compared, because those differ anyway"
             return
+        outputs = self._call_again_equally(compiled)
         # What differs in the first call differs in the second too, and is not what the
         # first has written.
         if not self._may_differ():
             self.findings += repeated_calls.state_findings(
-                compiled, self._fresh_model(), self._fresh_exact_model(), self.arguments
+                outputs, self.called_model, self.arguments, self.references
             )
-        self._call_again_equally(compiled)
         self._call_further()
         # Last: a changed flag makes new programs.
         self.findings += changed_flags.stale_findings(
-            compiled, ported, self._fresh_model(), self.arguments
+            compiled, ported, self.model, self.arguments
         )
 
-    def _call_again_equally(self, compiled: CompiledFunction) -> None:
-        self.findings += repeated_calls.recompilation_findings(
+    def _call_again_equally(self, compiled: CompiledFunction) -> list[torch.Tensor]:
+        """What the second call gives."""
+        outputs, findings = repeated_calls.call_again(
             compiled, self.arguments, self.programs, self.executed
         )
+        self.findings += findings
+        return outputs
 
     def _call_further(self) -> None:
         """Go on with caches and objects that a call has changed, as a loop does."""
-        self.findings += further_calls.findings(
-            self.model, self.exact_model, self.arguments, self.executed,
-            compare=not self._may_differ(),
-        )  # fmt: skip
+        if self.changed:
+            exact_model = self.references.fresh_exact_model()
+            self.findings += further_calls.findings(
+                self.model, exact_model, self.arguments, self.executed,
+                compare=not self._may_differ(), changed=self.changed,
+            )  # fmt: skip
         self.findings += number_arguments.findings(self.model, self.arguments)
 
     def _check_draws(self) -> None:
         """Whether the random numbers of several calls on the device are as independent
         as in torch.
         """
-        drawing = porting.port(self._fresh_model())
-        answers = self.torch_run.answers
+        drawing = porting.port(self.references.fresh_model())
+        answers = self.references.torch.answers
         runs = model_runs.run_draws(
             drawing, self.arguments, answers, repeated_calls.CALLS
         )
@@ -494,7 +449,7 @@ class Check(StageLog):
             self._add_failure("repeat", runs[0].error)
             raise StageFailed
         torch_runs = [
-            model_runs.run_torch(self._fresh_model(), self.arguments)
+            model_runs.run_torch(self.references.fresh_model(), self.arguments)
             for _ in range(repeated_calls.CALLS)
         ]
         self.findings += repeated_calls.draw_findings(runs, torch_runs)

@@ -5,7 +5,7 @@ in it.
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
 from typing import Final
 
@@ -20,6 +20,12 @@ from tpuport.verification.ties import Choice, Tie, find_tie
 _NO_DEVIATION: Final = Deviation(False, (), "", "", "", 0.0, 0.0)
 # Stands for an event of torch's that another run does not have.
 _NO_EVENT: Final = Event("op", ModuleCall("", 0), "", None, (), ())
+# Dtypes on the device and in torch, of code that asks for 64 bits a number, which a TPU
+# does not have.
+FLOAT64_LOST: Final = {
+    (torch.float32, torch.float64),
+    (torch.complex64, torch.complex128),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +36,14 @@ class Runs:
         device: compiled on the device.
         torch: in torch on the host.
         exact: in float64; None if the model does not run in float64.
+        rounded: in float64 with arguments that are rounded at random; none as long as
+            nothing differs.
     """
 
     device: Recording
     torch: Recording
     exact: Recording | None
+    rounded: tuple[Recording, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +79,15 @@ class _Match:
     torch: Event
     device: Event
     exact: Event
+    rounded: tuple[Event, ...] = ()
 
     def inputs(self) -> "_MatchedNotes":
         """The tensors that the module or operator was given."""
         return _MatchedNotes(
-            self.torch.inputs, _by_path(self.device.inputs), _by_path(self.exact.inputs)
+            self.torch.inputs,
+            _by_path(self.device.inputs),
+            _by_path(self.exact.inputs),
+            [_by_path(event.inputs) for event in self.rounded],
         )
 
     def outputs(self) -> "_MatchedNotes":
@@ -83,6 +96,7 @@ class _Match:
             self.torch.outputs,
             _by_path(self.device.outputs),
             _by_path(self.exact.outputs),
+            [_by_path(event.outputs) for event in self.rounded],
         )
 
 
@@ -93,6 +107,7 @@ class _MatchedNotes:
     torch: Sequence[TensorNote]
     device: dict[str, TensorNote]
     exact: dict[str, TensorNote]
+    rounded: Sequence[dict[str, TensorNote]]
 
     def pairs(self) -> Iterator[tuple[TensorNote, TensorNote]]:
         """The tensors that both the device and torch have, the device's first."""
@@ -115,11 +130,15 @@ def first_module(runs: Runs) -> Mismatch | None:
     """
     device_events = _module_events(runs.device)
     exact_events = _module_events(runs.exact or Recording())
+    rounded_events = list(map(_module_events, runs.rounded))
     # Calls that are under way, the innermost last.
     callers: list[ModuleCall] = []
     for step, event in _module_events(runs.torch).items():
         match = _Match(
-            event, device_events.get(step, _NO_EVENT), exact_events.get(step, _NO_EVENT)
+            event,
+            device_events.get(step, _NO_EVENT),
+            exact_events.get(step, _NO_EVENT),
+            tuple(events.get(step, _NO_EVENT) for events in rounded_events),
         )
         if event.kind == "enter":
             # Whoever calls a module has computed its arguments; the model itself has no
@@ -143,8 +162,22 @@ def _module_events(recording: Recording) -> dict[tuple[str, ModuleCall], Event]:
     }
 
 
+def _differs(difference: Deviation, dtypes: tuple[torch.dtype, torch.dtype]) -> bool:
+    return not difference.is_rounding
+
+
+def _is_narrowed(
+    difference: Deviation, dtypes: tuple[torch.dtype, torch.dtype]
+) -> bool:
+    return dtypes in FLOAT64_LOST
+
+
 def _first_difference(
-    runs: Runs, notes: _MatchedNotes, event: Event, blamed: ModuleCall
+    runs: Runs,
+    notes: _MatchedNotes,
+    event: Event,
+    blamed: ModuleCall,
+    is_sought: Callable[[Deviation, tuple[torch.dtype, torch.dtype]], bool] = _differs,
 ) -> Mismatch | None:
     """The first tensor of an event that is outside of the bound."""
     for device_note, note in notes.pairs():
@@ -154,13 +187,18 @@ def _first_difference(
         # tpuport gives some masks another form. What is computed with them is compared.
         if event.kind == "enter" and _form(device_note) != _form(note):
             continue
+        rounded = [
+            _exact_value(run, found.get(note.path))
+            for run, found in zip(runs.rounded, notes.rounded, strict=True)
+        ]
         difference = deviation(
             _value(runs.device, device_note),
             _value(runs.torch, note),
             _exact_value(runs.exact, notes.exact.get(note.path)),
+            [value for value in rounded if value is not None],
         )
-        if difference is not None and not difference.is_rounding:
-            dtypes = device_note.dtype, note.dtype
+        dtypes = device_note.dtype, note.dtype
+        if difference is not None and is_sought(difference, dtypes):
             return Mismatch(
                 blamed, event.operator, event.line, note.path, dtypes, difference
             )
@@ -193,9 +231,12 @@ def first_operator(runs: Runs, call: ModuleCall) -> Mismatch | None:
 
     If its arguments are outside already, they come from code that only torch runs:
     tpuport has replaced it, and the last line of it is to blame. Or from code that only
-    the device runs, such as a branch on the device's type: the first line of it is.
+    the device runs, such as a branch on the device's type: the first line of it is. If
+    torch computes it in float64, the first line that rounds to float32 is to blame, by
+    however little.
     """
     replaced: Event | None = None
+    narrowed: Mismatch | None = None
     matches = _operator_matches(runs, call)
     added = _added_operators(runs.device, call, matches)
     for match in matches:
@@ -218,7 +259,13 @@ def first_operator(runs: Runs, call: ModuleCall) -> Mismatch | None:
             )
         if mismatch is not None:
             return mismatch
-        mismatch = _first_difference(runs, match.outputs(), event, call)
+        outputs = match.outputs()
+        narrowed = narrowed or _first_difference(
+            runs, outputs, event, call, _is_narrowed
+        )
+        mismatch = _first_difference(runs, outputs, event, call)
+        if mismatch is not None and mismatch.dtypes in FLOAT64_LOST:
+            return narrowed
         if mismatch is not None:
             return dataclasses.replace(mismatch, tie=_find_tie(runs, match))
     return None
@@ -269,7 +316,9 @@ def _operator_matches(runs: Runs, call: ModuleCall) -> list[_Match]:
     events = _operators(runs.torch, call)
     device = _align(events, _operators(runs.device, call))
     exact = _align(events, _operators(runs.exact or Recording(), call))
-    return list(map(_Match, events, device, exact))
+    rounded = [_align(events, _operators(run, call)) for run in runs.rounded]
+    of_each = list(zip(*rounded, strict=True)) or [()] * len(events)
+    return list(map(_Match, events, device, exact, of_each))
 
 
 def _operators(recording: Recording, call: ModuleCall) -> list[Event]:

@@ -20,12 +20,11 @@ from tpuport.compilation.call_results import OutputAndWrites
 from tpuport.jaxprs import Equation, run_operations, source_frames, without_dead_code
 from tpuport.topology.hlo.source_lines import innermost_source
 from tpuport.tracing import trace_lock
-from tpuport.verification import comparing, differences, model_runs
+from tpuport.verification import differences, model_runs
 from tpuport.verification.bounds import deviation
 from tpuport.verification.check_result import CheckFinding
-from tpuport.verification.comparing import Runs
 from tpuport.verification.model_runs import Arguments
-from tpuport.verification.recording import Recording
+from tpuport.verification.reference_runs import ReferenceRuns
 
 
 class _Program(NamedTuple):
@@ -81,52 +80,49 @@ def explain(
     findings: Sequence[CheckFinding],
     ported: Callable[[], torch.nn.Module],
     arguments: Arguments,
-    torch_run: Recording,
-    exact_run: Recording | None,
+    references: ReferenceRuns,
 ) -> list[CheckFinding]:
     """The findings, with a fault of the compiler in place of a result that differs
     because of it.
 
     Args:
         ported: makes a copy of the model on the device.
-        torch_run, exact_run: of the call with these arguments.
+        references: the call with these arguments on the host.
     """
-    runs = Runs(Recording(), torch_run, exact_run)
     programs = {"compare": _recorded_program, "compile": _compiled_program}
 
     def explained(finding: CheckFinding) -> CheckFinding:
         if finding.kind != "result" or finding.stage not in programs:
             return finding
-        program = programs[finding.stage](ported(), arguments, runs)
+        program = programs[finding.stage](ported(), arguments, references)
         return finding if program is None else _fault(finding, program)
 
     return list(map(explained, findings))
 
 
 def _recorded_program(
-    model: torch.nn.Module, arguments: Arguments, runs: Runs
+    model: torch.nn.Module, arguments: Arguments, references: ReferenceRuns
 ) -> _Program | None:
     """The program whose modules were compared, if its operations one by one agree with
     torch.
     """
-    answers = runs.torch.answers
+    answers = references.torch.answers
     compiled, prepared, recordings = model_runs.recorded_program(
         model, arguments, answers
     )
     program = _Program.of(compiled, prepared)
     values = program.outputs_by_operation()
     device = dataclasses.replace(recordings[-1], values=values)
-    agrees = comparing.first_module(dataclasses.replace(runs, device=device)) is None
-    return program if agrees else None
+    return program if references.agree_with(device) else None
 
 
 def _compiled_program(
-    model: torch.nn.Module, arguments: Arguments, runs: Runs
+    model: torch.nn.Module, arguments: Arguments, references: ReferenceRuns
 ) -> _Program | None:
     """The program that a user compiles, under the same condition."""
     program = _Program.of(CompiledFunction(model), arguments)
     outputs = program.outputs_by_operation()
-    differing = differences.output_findings(outputs, runs.torch, runs.exact)
+    differing = differences.output_findings(outputs, references)
     return None if differing else program
 
 

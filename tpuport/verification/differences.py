@@ -16,14 +16,9 @@ from tpuport.verification.bounds import deviation, same_dtype
 from tpuport.verification.check_result import CheckFinding
 from tpuport.verification.comparing import Mismatch, Runs
 from tpuport.verification.recording import Recording
+from tpuport.verification.reference_runs import ReferenceRuns
 
 _REPORT: Final = "report it to tpuport with this page"
-# Dtypes on the device and in torch, of code that asks for 64 bits a number, which a TPU
-# does not have.
-_FLOAT64_LOST: Final = {
-    (torch.float32, torch.float64),
-    (torch.complex64, torch.complex128),
-}
 _HALVES: Final = {torch.bfloat16, torch.float16}
 
 
@@ -50,7 +45,7 @@ def result_finding(
         remedy = f"let torch run the same code: look for a branch on the device's type; without one, {_REPORT}"
     # Nothing is wrong with the operator then. What is comes to light once both compute
     # in float32.
-    if mismatch.dtypes in _FLOAT64_LOST:
+    if mismatch.dtypes in comparing.FLOAT64_LOST:
         float64 = rule_by_id("TPU401")
         message, remedy, rule = (
             f"{float64.reason}: {message}",
@@ -92,17 +87,15 @@ def tie_finding(mismatch: Mismatch, model: torch.nn.Module, stage: str) -> Check
 
 
 def output_findings(
-    outputs: Sequence[torch.Tensor], torch_run: Recording, exact_run: Recording | None
+    outputs: Sequence[torch.Tensor], references: ReferenceRuns
 ) -> list[CheckFinding]:
     """About the result of the program that a user compiles, even if all modules agree
     one by one.
     """
-    expected = _results(torch_run)
-    exact = _results(exact_run) if exact_run is not None else []
-    message = describe_difference(outputs, expected, exact)
+    message = describe_output(outputs, references)
     if message:
         return [_output_finding(message)]
-    for ours, theirs in zip(outputs, expected, strict=True):
+    for ours, theirs in zip(outputs, results(references.torch), strict=True):
         if not same_dtype(ours.dtype, theirs.dtype):
             return [
                 _output_finding(
@@ -112,21 +105,37 @@ def output_findings(
     return []
 
 
+def describe_output(outputs: Sequence[torch.Tensor], references: ReferenceRuns) -> str:
+    """How the model's result differs from torch's by more than rounding can do to it;
+    "" if it does not.
+    """
+    expected = results(references.torch)
+    exact = [] if references.exact is None else results(references.exact)
+    while True:
+        rounded = list(map(results, references.rounded))
+        message = describe_difference(outputs, expected, exact, rounded)
+        if not message or not references.add_rounded():
+            return message
+
+
 def describe_difference(
     outputs: Sequence[torch.Tensor],
     expected: Sequence[torch.Tensor],
     exact: Sequence[torch.Tensor],
+    rounded: Sequence[Sequence[torch.Tensor]] = (),
 ) -> str:
     """How the tensors of a result differ from torch's by more than rounding; "" if they
     do not.
 
     Args:
         exact: in float64; empty if the model does not run in float64.
+        rounded: of runs in float64 with random rounding.
     """
     if len(outputs) != len(expected):
         return f"it has {count_noun(len(outputs), 'tensor')}, and torch's has {len(expected)}"
-    for ours, theirs, referee in itertools.zip_longest(outputs, expected, exact):
-        difference = deviation(ours, theirs, referee)
+    all_results = itertools.zip_longest(outputs, expected, exact, *rounded)
+    for ours, theirs, referee, *others in all_results:
+        difference = deviation(ours, theirs, referee, others)
         if difference is not None and not difference.is_rounding:
             return difference.describe()
     return ""
@@ -139,9 +148,9 @@ def rounding_findings(runs: Runs) -> list[CheckFinding]:
     # Without a referee nothing says whose rounding it is.
     if runs.exact is None:
         return []
-    results = map(_results, (runs.device, runs.torch, runs.exact))
-    for ours, theirs, referee in zip(*results, strict=False):
-        difference = deviation(ours, theirs, referee)
+    all_runs = runs.device, runs.torch, runs.exact, *runs.rounded
+    for ours, theirs, referee, *others in zip(*map(results, all_runs), strict=False):
+        difference = deviation(ours, theirs, referee, others)
         if difference is None or not difference.is_rounding or _is_close(ours, theirs):
             continue
         return [
@@ -166,10 +175,11 @@ def _is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
 
 def has_comparable_result(run: Recording) -> bool:
     """Whether the model's result has tensors that a recording finds."""
-    return bool(_results(run))
+    return bool(results(run))
 
 
-def _results(run: Recording) -> list[torch.Tensor]:
+def results(run: Recording) -> list[torch.Tensor]:
+    """The tensors of the model's own result."""
     # The last event of a complete run is the exit of the model itself.
     return [
         run.values[note.value]
@@ -220,6 +230,12 @@ def float32_findings(
         if dtypes and dtypes <= _HALVES:
             findings.append(_float32_finding(product, dtypes))
     return findings
+
+
+def has_halves(run: Recording) -> bool:
+    """Whether torch computes anything in 16 bits."""
+    notes = itertools.chain.from_iterable(event.inputs for event in run.events)
+    return any(note.dtype in _HALVES for note in notes)
 
 
 def _float32_finding(product: Float32Product, dtypes: set[torch.dtype]) -> CheckFinding:

@@ -152,6 +152,7 @@ def findings(
     executed: ExecutedLines,
     *,
     compare: bool,
+    changed: frozenset[str] | None = None,
 ) -> list[CheckFinding]:
     """Call a model again with what it has changed, in torch and compiled; nothing if it
     changes no argument.
@@ -159,16 +160,22 @@ def findings(
     Args:
         model, exact_model: on the host, and in float64, or None if it does not run so;
             copies of them are called.
+        changed: names of the arguments that a call changes; None if that is not known.
         executed: notes the lines of the calls.
         compare: whether results are to be torch's; a model that draws random numbers
             gives others.
     """
+    if changed is None:
+        inputs = arguments.copy()
+        changes = ArgumentChanges(inputs)
+        model_runs.torch_caller(model_runs.copy_model(model))(inputs)
+        changed = changes.names()
+    if not changed:
+        return []
     try:
-        loop = _find_loop(model, arguments, executed)
+        loop = _find_loop(model, arguments, changed, executed)
     except PortError as error:
         return [CheckFinding("skipped", "repeat", "note", error.what, error.fix or "")]
-    if loop is None:
-        return []
     expected = loop.outcome(model_runs.torch_caller(model_runs.copy_model(model)))
     exact = None
     if exact_model is not None and compare:
@@ -190,19 +197,16 @@ def findings(
 
 
 def _find_loop(
-    model: torch.nn.Module, arguments: Arguments, executed: ExecutedLines
-) -> CallLoop | None:
-    """How to call a model again with what it has changed, so that torch takes it; None
-    if it changes no argument.
+    model: torch.nn.Module,
+    arguments: Arguments,
+    changed: frozenset[str],
+    executed: ExecutedLines,
+) -> CallLoop:
+    """How to call a model again with what it has changed, so that torch takes it.
 
     Raises:
         PortError: torch does not take further calls.
     """
-    changed = _changed_arguments(
-        model_runs.torch_caller(model_runs.copy_model(model)), arguments
-    )
-    if not changed:
-        return None
     named = arguments.named()
     has_tokens = any(
         _is_token_matrix(value) for name, value in named.items() if name not in changed
@@ -227,15 +231,20 @@ def _find_loop(
     )
 
 
-def _changed_arguments(call: Caller, arguments: Arguments) -> frozenset[str]:
-    """Names of the arguments that a call changes."""
-    inputs = arguments.copy()
-    named = inputs.named()
-    before = {name: _Snapshot(value) for name, value in named.items()}
-    call(inputs)
-    return frozenset(
-        name for name, value in named.items() if before[name].differs(_Snapshot(value))
-    )
+class ArgumentChanges:
+    """Which arguments a call changes that gets these very inputs."""
+
+    def __init__(self, inputs: Arguments) -> None:
+        self._named = inputs.named()
+        self._before = {name: _Snapshot(value) for name, value in self._named.items()}
+
+    def names(self) -> frozenset[str]:
+        """Of the arguments that have changed since."""
+        return frozenset(
+            name
+            for name, value in self._named.items()
+            if self._before[name].differs(_Snapshot(value))
+        )
 
 
 class _Snapshot:

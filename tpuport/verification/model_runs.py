@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import torch
 
-from tpuport import checkpoint
+from tpuport import checkpoint, compat
 from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
@@ -39,6 +39,7 @@ from tpuport.verification.recording import (
     Recording,
     named_tensors,
 )
+from tpuport.verification.rounding import RoundedRecorder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,14 @@ def run_torch(
     """Run the model in torch on the host, where patches of libraries call the original
     functions.
     """
-    return _run_on_host(model, arguments.copy(), TorchRecorder(model, focus))
+    return record_torch(model, arguments.copy(), focus)
+
+
+def record_torch(
+    model: torch.nn.Module, inputs: Arguments, focus: ModuleCall | None = None
+) -> Recording:
+    """As `run_torch`, with these very inputs, to which the model may write."""
+    return _run_on_host(model, inputs, TorchRecorder(model, focus))
 
 
 def run_exact(
@@ -159,6 +167,38 @@ def run_exact(
     return _run_on_host(
         model, arguments.widened(), ExactRecorder(model, answers, focus)
     )
+
+
+def run_rounded(
+    model: torch.nn.Module,
+    arguments: Arguments,
+    torch_run: Recording,
+    exact_run: Recording,
+    seed: int,
+    focus: ModuleCall | None = None,
+) -> Recording:
+    """Run the model in float64 with arguments of operators that are rounded at random,
+    as far as in torch.
+
+    Args:
+        model: in float64 already.
+        torch_run, exact_run: with this call's answers and choices.
+    """
+    answers = exact_run.choices | torch_run.answers
+    recorder = RoundedRecorder(model, answers, _dtypes_of(torch_run), seed, focus)
+    return _run_on_host(model, arguments.widened(), recorder)
+
+
+def _dtypes_of(run: Recording) -> dict[tuple[str, int, str], torch.dtype]:
+    """The dtype of the first fractions that each line's calls give."""
+    dtypes: dict[tuple[str, int, str], torch.dtype] = {}
+    for event in run.events:
+        if event.key is None:
+            continue
+        for note in event.outputs:
+            if note.dtype.is_floating_point or note.dtype.is_complex:
+                dtypes.setdefault(event.key[:3], note.dtype)
+    return dtypes
 
 
 def _run_on_host(
@@ -238,12 +278,19 @@ def _run_recorded(
         for _ in range(count):
             inputs = arguments.copy()
             args, kwargs = prepare_arguments(model, inputs.positional, inputs.keywords)
-            results.append(list(map(checkpoint.to_cpu, compiled(*args, **kwargs))))
+            results.append(list(map(_on_host, compiled(*args, **kwargs))))
     except Exception as error:  # noqa: BLE001  whatever the model's code does when it is traced
         # Values of the trace have no numbers. Notes of dtypes remain.
         recording = max(recordings, key=_length, default=Recording())
         return [dataclasses.replace(recording, error=error, values=[])]
     return [dataclasses.replace(recordings[-1], values=values) for values in results]
+
+
+def _on_host(value: Any) -> torch.Tensor:
+    """A recorded value, which nobody writes to, on the host."""
+    if isinstance(compat.as_jax(value), jax.Array):
+        return compat.to_torch_unwritten(value)
+    return value
 
 
 def recorded_program(

@@ -9,6 +9,7 @@ device and in float64 take those results as answers, and so follow the same path
 
 import dataclasses
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
@@ -113,6 +114,8 @@ class Recording:
         error: what ended the run before its time; events go up to there, and there are
             no values.
         host_draws: in a run of torch, the lines that draw numbers of Python or NumPy.
+        choices: in a run in float64, the indices, masks and other whole numbers that
+            calls gave, as an answer has them.
     """
 
     events: list[Event] = dataclasses.field(default_factory=list)
@@ -121,6 +124,17 @@ class Recording:
     unanswerable: dict[CallKey, Exception] = dataclasses.field(default_factory=dict)
     error: Exception | None = None
     host_draws: list[Source] = dataclasses.field(default_factory=list)
+    choices: dict[CallKey, Answer] = dataclasses.field(default_factory=dict)
+
+    def keep_results(self) -> None:
+        """Forget all values but those of the model's own result."""
+        if not self.values or not self.events:
+            return
+        # The last event of a complete run is the exit of the model itself.
+        kept = {note.value for note in self.events[-1].outputs}
+        self.values = [
+            value if index in kept else None for index, value in enumerate(self.values)
+        ]
 
 
 def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -151,6 +165,8 @@ class Recorder(TorchFunctionMode):
             modules.
         keep: makes what is kept of a tensor, which may be written to afterwards; it
             returns None to keep nothing.
+        is_kept: whether what was kept of a tensor before is still what it has. Most of
+            what a module is given another one has returned, and is kept once.
     """
 
     def __init__(
@@ -158,12 +174,16 @@ class Recorder(TorchFunctionMode):
         model: torch.nn.Module,
         focus: ModuleCall | None,
         keep: Callable[[torch.Tensor], Any],
+        is_kept: Callable[[Any, torch.Tensor], bool],
     ) -> None:
         super().__init__()
         self.recording = Recording()
         self._model = model
         self._focus = focus
         self._keep = keep
+        self._is_kept = is_kept
+        # By the id of a tensor: the tensor as long as it lives, and its index.
+        self._indices: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._calls: list[ModuleCall] = []
         self._module_counts: Counter[str] = Counter()
         self._call_counts: Counter[tuple[str, int, str]] = Counter()
@@ -285,17 +305,24 @@ class Recorder(TorchFunctionMode):
     def _note(self, path: str, tensor: torch.Tensor, keeps_value: bool) -> TensorNote:
         index = None
         if keeps_value:
-            index = self._store(self._keep(tensor))
+            index = self._store(tensor)
         return TensorNote(path, tensor.dtype, tuple(tensor.shape), index)
 
-    def _store(self, value: Any) -> int | None:
-        """The index of a value among those of the run; None if there is nothing to
-        keep.
+    def _store(self, tensor: torch.Tensor) -> int | None:
+        """The index of a tensor's value among those of the run; None if there is
+        nothing to keep.
         """
+        values = self.recording.values
+        if id(tensor) in self._indices:
+            known, index = self._indices[id(tensor)]
+            if known() is tensor and self._is_kept(values[index], tensor):
+                return index
+        value = self._keep(tensor)
         if value is None:
             return None
-        self.recording.values.append(value)
-        return len(self.recording.values) - 1
+        values.append(value)
+        self._indices[id(tensor)] = (weakref.ref(tensor), len(values) - 1)
+        return len(values) - 1
 
 
 def _source(frame: FrameType | None) -> Source | None:

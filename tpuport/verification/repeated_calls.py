@@ -17,6 +17,7 @@ from tpuport.verification.check_result import CheckFinding
 from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments
 from tpuport.verification.recording import CallKey, Recording, named_tensors
+from tpuport.verification.reference_runs import ReferenceRuns
 
 # Numbers that are equal in this many calls are not so by chance, except where there is
 # only one to draw.
@@ -26,24 +27,25 @@ _TELLING: Final = 16
 _SHAPES_SHOWN: Final = 4
 
 
-def recompilation_findings(
+def call_again(
     compiled: CompiledFunction,
     arguments: Arguments,
     programs: int,
     executed: ExecutedLines,
-) -> list[CheckFinding]:
+) -> tuple[list[torch.Tensor], list[CheckFinding]]:
     """Call a compiled model again with the same inputs, and report new programs and
-    arrays that stay.
+    arrays that stay; the tensors of the second call's result, and findings.
 
     Args:
         programs: how many programs there were after the first call.
         executed: the lines that ran in torch.
     """
-    model_runs.call_compiled(compiled, arguments)
+    outputs, new = _call_and_count(compiled, arguments)
     second, changes = compiled.program.compilations, compiled.program.latest_changes()
-    # After the second call: what the first ones keep for good, such as constants of the
-    # program, does not grow.
-    new = _new_arrays(compiled, arguments)
+    # What the first calls keep for good, such as constants of the program, does not
+    # grow, and a third call tells; what grows, the second leaves too.
+    if new:
+        new = _new_arrays(compiled, arguments)
     findings = []
     if second > programs:
         is_again = compiled.program.compilations > second
@@ -61,7 +63,7 @@ def recompilation_findings(
                 "look for a list or cache that the model appends to in each call",
             )
         )  # fmt: skip
-    return findings
+    return outputs, findings
 
 
 def _new_arrays(
@@ -70,16 +72,7 @@ def _new_arrays(
     """The arrays that a call leaves on the device, counted by dtype and shape: equal
     ones cannot be told apart.
     """
-    collects = gc.isenabled()
-    # While nothing is collected, garbage from before the call counts both times.
-    gc.disable()
-    try:
-        before = _live_arrays()
-        model_runs.call_compiled(compiled, arguments)
-        new = _live_arrays() - before
-    finally:
-        if collects:
-            gc.enable()
+    _, new = _call_and_count(compiled, arguments)
     if not new:
         return new
     # Arrays in reference cycles are not growth. Collecting takes seconds where there
@@ -91,6 +84,22 @@ def _new_arrays(
     return _live_arrays() - before
 
 
+def _call_and_count(
+    compiled: CompiledFunction, arguments: Arguments
+) -> tuple[list[torch.Tensor], collections.Counter[str]]:
+    """The result of a call, and the arrays that it leaves, garbage among them."""
+    collects = gc.isenabled()
+    # While nothing is collected, garbage from before the call counts both times.
+    gc.disable()
+    try:
+        before = _live_arrays()
+        outputs = model_runs.call_compiled(compiled, arguments)
+        return outputs, _live_arrays() - before
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _live_arrays() -> collections.Counter[str]:
     return collections.Counter(
         f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays()
@@ -98,27 +107,31 @@ def _live_arrays() -> collections.Counter[str]:
 
 
 def state_findings(
-    compiled: CompiledFunction,
+    outputs: list[torch.Tensor],
     model: torch.nn.Module,
-    exact_model: torch.nn.Module | None,
     arguments: Arguments,
+    references: ReferenceRuns,
 ) -> list[CheckFinding]:
     """Whether a second call gives what torch gives in its second call, after what the
     first has written.
 
     Args:
-        compiled: called once.
-        model, exact_model: copies on the host that were never called and draw no random
-            numbers; None for the second if it does not run in float64.
+        outputs: of the second call of the compiled model.
+        model: a copy on the host that was called once, and draws no random numbers.
+        references: the first call.
     """
-    outputs = model_runs.call_compiled(compiled, arguments)
-    model_runs.call_torch(model, arguments)
     expected = model_runs.call_torch(model, arguments)
+    first = differences.results(references.torch)
     exact: list[torch.Tensor] = []
-    if exact_model is not None:
-        model_runs.call_exact(exact_model, arguments)
-        exact = model_runs.call_exact(exact_model, arguments)
-    message = differences.describe_difference(outputs, expected, exact)
+    if _are_equal(expected, first):
+        # Nothing has changed, in float64 neither.
+        message = differences.describe_output(outputs, references)
+    else:
+        exact_model = references.fresh_exact_model()
+        if exact_model is not None:
+            model_runs.call_exact(exact_model, arguments)
+            exact = model_runs.call_exact(exact_model, arguments)
+        message = differences.describe_difference(outputs, expected, exact)
     if not message:
         return []
     return [
@@ -128,6 +141,11 @@ def state_findings(
             "keep what lasts from call to call in registered buffers, or pass it in and return it",
         )
     ]  # fmt: skip
+
+
+def _are_equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    """NaN is not equal to itself, which costs two runs in float64."""
+    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def draw_findings(
