@@ -74,11 +74,12 @@ RULE = AdviceRule(
     id="TPC010",
     name="recompiling-value",
     summary="Python numbers among the inputs that change from call to call",
-    why="""Tensors are arguments of the compiled program, and so are integers that change, where code only computes with them.
-A timestep that is a float, or a length that decides a shape, needs a new program for each value, so a step of milliseconds turns into a compilation of
-seconds or minutes.""",
+    why="""Tensors are arguments of the compiled program, and so are integers that change, where code only computes with
+them. A timestep that is a float, or a length that decides a shape, needs a new program for each value, so a step of
+milliseconds turns into a compilation of seconds or minutes.""",
     measured="""Inputs of a forward call that are floats, or integers with the name of something that changes
-(timestep, step, position, length, offset, cache_...) if no tensor can take their place. The cost is not in bytes, so this finding comes last.""",
+(timestep, step, position, length, offset, cache_...) if no tensor can take their place. The cost is not in bytes, so
+this finding comes last.""",
     before="""class Denoiser(nn.Module):
     def forward(self, latents, timestep):
         return latents * timestep
