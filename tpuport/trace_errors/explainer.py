@@ -116,7 +116,8 @@ class _Diagnosis:
         known_remedies = (find_remedy(calls) for find_remedy in remedies)
         return TraceFailure(
             kind="trace",
-            message=f"{self._subject(source)} {explanation.summary}{self._see_also(source)}",
+            message=f"{self._subject(source)} {explanation.summary}{self._see_also(source)}"
+            f"{self.path.end_in_helper()}",
             source=source,
             rule=self.match.rule,
             remedy=next(filter(None, known_remedies), explanation.remedy),

@@ -5,6 +5,7 @@ import functools
 import linecache
 import os
 import re
+import sys
 import sysconfig
 from typing import Final, NamedTuple
 
@@ -40,7 +41,7 @@ class Owner(enum.IntEnum):
     """
 
     LIBRARY = 0
-    MODEL_LIBRARY = 1  # what a library of models has beside the models
+    MODEL_LIBRARY = 1  # what a library of models has beside the models, or helps them
     MODEL = 2  # the user's code, and models
 
 
@@ -59,9 +60,39 @@ def owner_of(file: str, module: str) -> Owner:
     has_no_text = file.startswith("<") and not linecache.getlines(file)
     if package in LIBRARIES or is_standard(file) or has_no_text:
         return Owner.LIBRARY
+    if is_helper(file, package):
+        return Owner.MODEL_LIBRARY
     if package not in MODEL_MODULES or module.startswith(MODEL_MODULES[package]):
         return Owner.MODEL
     return Owner.MODEL_LIBRARY
+
+
+def is_helper(file: str, package: str) -> bool:
+    """Whether a file is of an installed package that defines no module of torch, such
+    as one of configs: models call it, and it is no model.
+    """
+    if not is_installed(file) or package in LIBRARIES | MODEL_MODULES.keys():
+        return False
+    # Which classes there are depends on what has been imported.
+    return not _defines_modules(package, len(sys.modules))
+
+
+@functools.lru_cache(maxsize=4096)
+def _defines_modules(package: str, count: int) -> bool:
+    """Whether a package has a class of modules; also if torch, which knows them, is not
+    there.
+    """
+    torch = sys.modules.get("torch")
+    module_class = getattr(getattr(torch, "nn", None), "Module", None)
+    if module_class is None:
+        return True
+    classes = [module_class]
+    while classes:
+        found = classes.pop().__subclasses__()
+        if any(each.__module__.partition(".")[0] == package for each in found):
+            return True
+        classes += found
+    return False
 
 
 def is_installed(file: str) -> bool:

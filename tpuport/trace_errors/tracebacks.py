@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
 from tpuport.trace_errors.failure import Source
-from tpuport.trace_errors.libraries import Owner, owner_of
+from tpuport.trace_errors.libraries import Owner, is_helper, owner_of
 
 # jax raises these only to hold frames: those that it took out of another error, or,
 # when lowering, those of tracing.
@@ -64,6 +64,18 @@ class ErrorPath(NamedTuple):
         a line of the code itself.
         """
         return not self.frames or self.frames[-1].owner == Owner.LIBRARY
+
+    def end_in_helper(self) -> str:
+        """Where the error was raised, if the model's code has called an installed
+        package that is none of models: " (it ended in ...)".
+        """
+        helpers = [frame for frame in self.frames if frame.owner > Owner.LIBRARY]
+        if not helpers or not self.frames_of(Owner.MODEL):
+            return ""
+        last = helpers[-1]
+        if not is_helper(last.file, last.module.partition(".")[0]):
+            return ""
+        return f" (it ended in {last.file}:{last.line})"
 
     def frames_of(self, owner: Owner) -> list[Frame]:
         """The calls of code with this owner or a later one, innermost first."""

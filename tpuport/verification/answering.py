@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import torch
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
+from torch.overrides import TorchFunctionMode
 
 from tpuport import compat
 from tpuport.internals.torch_internals import TorchDispatchMode, torch_pytree
@@ -222,6 +223,32 @@ def _memories(tree: Any) -> set[int]:
         for leaf in torch_pytree.tree_leaves(tree)
         if isinstance(leaf, torch.Tensor)
     }
+
+
+class Refusals(TorchFunctionMode):
+    """Watches a model that fails.
+
+    Attributes:
+        error: with which torch has refused the last operator that it has refused.
+        gets_inputs: whether that was given the model's own arguments.
+    """
+
+    def __init__(self, inputs: Any) -> None:
+        super().__init__()
+        self._inputs = inputs
+        self.error: Exception | None = None
+        self.gets_inputs = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            self.error = error
+            self.gets_inputs = shares_memory((args, kwargs), self._inputs)
+            raise
 
 
 def _is_plain(result: Any) -> bool:

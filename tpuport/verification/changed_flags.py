@@ -2,11 +2,15 @@
 see it, as torch does.
 """
 
+import contextlib
 import dataclasses
 import dis
 import inspect
+import io
 import itertools
+import logging
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,7 +19,7 @@ import torch
 from tpuport.compilation import CompiledFunction
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import LIBRARIES, MODEL_MODULES
-from tpuport.verification import model_runs
+from tpuport.verification import differences, model_runs
 from tpuport.verification.bounds import total_distance
 from tpuport.verification.check_result import CheckFinding
 from tpuport.verification.model_runs import Arguments
@@ -146,8 +150,10 @@ def _is_unseen(
     flag.invert(model)
     flag.invert(ported)
     try:
-        after = model_runs.call_torch(model, arguments)
-        ours = model_runs.call_compiled(compiled, arguments)
+        # What the code says of a flag that its user has not changed is nobody's matter.
+        with _unheard():
+            after = model_runs.call_torch(model, arguments)
+            ours = model_runs.call_compiled(compiled, arguments)
     except Exception:  # noqa: BLE001  the flag may stand for something that this model does not have
         # Code that stops is not stale.
         return False
@@ -157,6 +163,23 @@ def _is_unseen(
         flag.invert(model)
         flag.invert(ported)
     return _is_nearer(ours, before, after)
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Neither warnings nor logs nor anything printed leaves the block."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
 
 
 def _is_nearer(
@@ -170,7 +193,9 @@ def _is_nearer(
         return False
     if shapes_before != shapes_after:
         return True
-    # Equal distances are those of a flag without effect here.
+    # A flag without effect here, or one that chooses another way to the same numbers.
+    if not differences.describe_difference(after, before, []):
+        return False
     return _distance(ours, before) < _distance(ours, after)
 
 

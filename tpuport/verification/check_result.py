@@ -88,13 +88,13 @@ class CheckFinding:
         match self.kind:
             case "tie" | "rounding" | "skipped":
                 return "none"
-            case "value" if rule.startswith("TPU1"):
+            case "value" | "trace" if rule.startswith("TPU1"):
                 # A shape that depends on values needs another algorithm, such as
                 # padding and a mask.
                 return "half a day"
             case "cuda":
                 return "minutes"
-            case "failure" | "value" | "dtype" | "result" | "lint" if rule:
+            case "failure" | "value" | "trace" | "dtype" | "result" | "lint" if rule:
                 # The page of a lint rule has the rewrite.
                 return "minutes"
             case "failure" if self.stage == "torch":
@@ -228,14 +228,22 @@ class CheckResult:
 
 def order_findings(findings: Sequence[CheckFinding]) -> tuple[CheckFinding, ...]:
     """Findings in the order in which to work on them; only the first of those about one
-    line, of one kind and rule.
+    line, of one kind and rule, and not where a trace ends at a line that is known to
+    need a value.
     """
     unique: dict[Any, CheckFinding] = {}
+    need_values = {
+        (finding.source.file, finding.source.line)
+        for finding in findings
+        if finding.kind == "value" and finding.source is not None
+    }
     for finding in findings:
         # Without a line only the message tells two findings apart.
         subject: Any = finding.message
         if finding.source is not None:
             subject = (finding.source.file, finding.source.line)
+        if finding.kind == "trace" and subject in need_values:
+            continue
         unique.setdefault((finding.kind, finding.rule, subject), finding)
     return tuple(sorted(unique.values(), key=_position))
 

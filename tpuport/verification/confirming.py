@@ -64,13 +64,11 @@ def reached_findings(executed: ExecutedLines, model: torch.nn.Module) -> list[Fi
     ]
 
 
-def cuda_findings(
-    executed: ExecutedLines, model: torch.nn.Module
-) -> list[CheckFinding]:
+def cuda_errors(executed: ExecutedLines, model: torch.nn.Module) -> list[Finding]:
     """What the linter finds about CUDA in the files with functions that ran: a run ends
     at the first of it.
     """
-    return as_errors(filter(is_about_cuda, error_findings(executed, model)))
+    return list(filter(is_about_cuda, error_findings(executed, model)))
 
 
 def is_about_cuda(finding: Finding) -> bool:

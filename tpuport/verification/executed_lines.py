@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tpuport.trace_errors import Source
-from tpuport.trace_errors.libraries import Owner, is_installed, owner_of
+from tpuport.trace_errors.libraries import Owner, is_helper, is_installed, owner_of
 
 
 class ExecutedLines:
@@ -44,8 +44,11 @@ class ExecutedLines:
         # Once for each function: this runs at every call that Python makes.
         is_model_code = self._is_model_code.get(code)
         if is_model_code is None:
-            owner = owner_of(code.co_filename, str(frame.f_globals.get("__name__", "")))
-            is_model_code = self._is_model_code[code] = owner == Owner.MODEL
+            name = str(frame.f_globals.get("__name__", ""))
+            is_model_code = owner_of(code.co_filename, name) == Owner.MODEL
+            # A cache, for example, may be of an installed package without models.
+            is_model_code |= is_helper(code.co_filename, name.partition(".")[0])
+            self._is_model_code[code] = is_model_code
         if not is_model_code:
             # Python then reports no lines of this call.
             return None

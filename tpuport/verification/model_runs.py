@@ -2,6 +2,7 @@
 device.
 """
 
+import contextlib
 import contextvars
 import copy
 import dataclasses
@@ -28,6 +29,7 @@ from tpuport.verification.answering import (
     DeviceRecorder,
     DrawRecorder,
     ExactRecorder,
+    Refusals,
     TorchRecorder,
     widen_tensor,
 )
@@ -133,6 +135,15 @@ def refusing_signature(model: torch.nn.Module, arguments: Arguments) -> str:
     except TypeError:
         return str(signature)
     return ""
+
+
+def refusals_of(model: torch.nn.Module, arguments: Arguments) -> Refusals:
+    """What torch refuses when it runs a model that fails."""
+    inputs = arguments.copy()
+    refusals = Refusals((inputs.positional, inputs.keywords))
+    with contextlib.suppress(Exception), torch.no_grad(), refusals:
+        copy_model(model)(*inputs.positional, **inputs.keywords)
+    return refusals
 
 
 def run_torch(

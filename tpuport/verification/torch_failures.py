@@ -1,10 +1,12 @@
 """Why a model fails in torch itself, and which of its lines name CUDA."""
 
 import dataclasses
+from typing import Final
 
 import torch
 
 from tpuport import trace_errors
+from tpuport.lint.findings import Finding
 from tpuport.patches.gpu import GpuShim
 from tpuport.patches.gpu_calls import Call
 from tpuport.trace_errors import Source
@@ -16,6 +18,12 @@ from tpuport.verification.check_result import CheckFinding
 from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments
 from tpuport.verification.recording import ModuleCall
+
+_INPUTS: Final = "correct the inputs that target() returns, or the code if they are right: tpuport has no part in it"
+_LINE: Final = (
+    "correct the line, or what it calls: it fails in torch, and tpuport has no part in it. The inputs that target() "
+    "returns are to blame only if it is right for others"
+)
 
 
 def needs_cuda(error: Exception) -> bool:
@@ -40,14 +48,22 @@ def findings(
     source = frames[0].source() if frames else None
     if needs_cuda(error):
         return _cuda_findings(error, source, model, executed)
-    message = f"the model fails in torch itself: {type(error).__name__}: {trace_errors.first_line(error)}"
+    raised = f"{type(error).__name__}: {trace_errors.first_line(error)}"
+    message = f"the model fails in torch itself: {raised}{path.end_in_helper()}"
+    remedy = _LINE
     signature = model_runs.refusing_signature(model, arguments)
     if signature:
         message += f"; it takes forward{signature}"
         source = comparing.forward_line(model, ModuleCall("", 0))
-    remedy = "correct the inputs that target() returns, or the code if they are right: tpuport has no part in it"
+    refusals = model_runs.refusals_of(model, arguments)
+    if signature or refusals.gets_inputs:
+        remedy = _INPUTS
     failure = CheckFinding("failure", "torch", "error", message, remedy, source)
-    return [failure, *confirming.cuda_findings(executed, model)]
+    errors = confirming.cuda_errors(executed, model)
+    if signature or refusals.error is not None:
+        return [failure, *confirming.as_errors(errors)]
+    # The code itself has refused to go on.
+    return _with_linted(failure, errors)
 
 
 def _cuda_findings(
@@ -64,14 +80,19 @@ def _cuda_findings(
         f"the model fails in torch on the CPU: {type(error).__name__}: {trace_errors.first_line(error)}",
         "let it run on the CPU, without .cuda() and with tensors on the device of its inputs", source,
     )  # fmt: skip
-    errors = confirming.error_findings(executed, model)
+    return _with_linted(failure, confirming.error_findings(executed, model))
+
+
+def _with_linted(failure: CheckFinding, errors: list[Finding]) -> list[CheckFinding]:
+    """The failure and the linter's errors, as one item about the line of both."""
     about_line = [
         finding
         for finding in errors
-        if confirming.is_about(finding, source) and confirming.is_about_cuda(finding)
+        if confirming.is_about(finding, failure.source)
+        and confirming.is_about_cuda(finding)
     ]
     if about_line:
-        # One item for the line: the linter's words for it.
+        # The linter's words for it: what the line needs is known.
         reason = f"{failure.message}: {about_line[0].reason}"
         failure = dataclasses.replace(
             failure,
