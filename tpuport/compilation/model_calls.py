@@ -9,7 +9,7 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import torch
@@ -24,6 +24,7 @@ from tpuport.trace_errors import CannotTrace
 from tpuport.tracing import is_tracing
 
 
+@runtime_checkable
 class CallOnHost(Protocol):
     """Calls of a model that no program can compute, as code of the host."""
 

@@ -4,7 +4,7 @@ import importlib.abc
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -44,7 +44,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: Any = None
+        self, fullname: str, path: Iterable[str] | None, target: Any = None
     ) -> ModuleSpec | None:
         """The spec of the other finders, whose loader calls the function afterwards."""
         # Another finder may ask all finders, this one among them.
@@ -62,7 +62,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
         return spec
 
     def _find(
-        self, fullname: str, path: Sequence[str] | None, target: Any
+        self, fullname: str, path: Iterable[str] | None, target: Any
     ) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)

@@ -3,7 +3,7 @@ the weight.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -17,6 +17,7 @@ _OF_GROUPS = ("scale", "zero_point", "outer_scale", "minimum", "outer_minimum")
 _NAMES_SHOWN = 5
 
 
+@runtime_checkable
 class Quantized(Protocol):
     """A quantised weight, on disk, in memory or without values; see
     `QuantizedWeight`.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
@@ -17,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from tpuport.errors import PortError
 
 
+@runtime_checkable
 class Parameter(Protocol):
     """What a rule needs to know about a weight: torch tensors, jax arrays and their
     descriptions all fit.

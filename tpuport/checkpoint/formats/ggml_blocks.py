@@ -22,23 +22,8 @@ Decoder = Callable[[np.ndarray], np.ndarray]
 # Blocks are decoded so many at a time: numbers take more memory than their bytes.
 _BLOCKS_AT_ONCE = 1 << 12
 _IQ4_LEVELS = (
-    -127.0,
-    -104,
-    -83,
-    -65,
-    -49,
-    -35,
-    -22,
-    -10,
-    1,
-    13,
-    25,
-    38,
-    53,
-    69,
-    89,
-    113,
-)
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _declared_dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 def _new(
     cls: type,
-    elem: jax.Array,
+    elem: Any,
     env: Any,
     requires_grad: bool = False,
     dtype: torch.dtype | None = None,
