@@ -1,6 +1,7 @@
 """`tpuport check` as a user runs it."""
 
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuport.cli import main
+from tpuport.cli import console, main
 from tpuport.topology import compile_process
 from tpuport.topology.compile_messages import CompileRequest, CompileResult, Event
 from tpuport.topology.compile_report import Failure
@@ -130,3 +131,31 @@ def test_a_topology_that_does_not_suit_the_mesh_is_an_error_before_the_model_run
 def test_the_compiler_says_that_a_small_model_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"{MODELS}:target", "--topology", "v5e:1x1"]) == 0
     assert "fits v5e:1x1" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    """Shows what is written to it to a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_what_is_done_and_is_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(console, "_SECONDS_BETWEEN", 0.0)
+    main(["check", f"{MODELS}:target"])
+    shown = terminal.getvalue().split("\r\x1b[2K")
+    assert "check: runs in torch, and in float64: in torch, blocks.0.attention.qkv" in shown
+    assert "check: compared with torch: comparing blocks.0" in shown
+    assert "check: traced and compiled" in shown
+    assert shown[-1] == ""
+
+
+def test_no_progress_is_written_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_SILENT_SECONDS", 0.0)
+    main(["check", f"{MODELS}:target"])
+    assert "comparing" not in capsys.readouterr().err

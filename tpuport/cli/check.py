@@ -16,7 +16,7 @@ from tpuport.cli.arguments import (
     positive_integer,
 )
 from tpuport.cli.compile_request import check_report
-from tpuport.cli.console import print_text, say, write_file
+from tpuport.cli.console import ProgressLine, print_text, say, write_file
 from tpuport.cli.mesh_options import AXES
 from tpuport.mappings import without_nones
 from tpuport.rules_format import read_rules
@@ -184,6 +184,7 @@ def _check(
     from tpuport.sharding import ShardingRules
     from tpuport.verification import check
     from tpuport.verification.check_target import load_target
+    from tpuport.verification.progress import told_to
 
     # Before the model's code is imported, as a script does it.
     tpuport.enable()
@@ -202,7 +203,8 @@ def _check(
     sharding = None
     if rules is not None:
         sharding = ShardingRules.of_entries(rules)
-    return check(target.model, target.inputs, mesh=mesh, rules=sharding)
+    with ProgressLine("check") as line, told_to(line.show):
+        return check(target.model, target.inputs, mesh=mesh, rules=sharding)
 
 
 def _compile_requests(options: argparse.Namespace) -> "list[CompileRequest]":

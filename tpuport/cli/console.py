@@ -3,6 +3,7 @@ file.
 """
 
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -102,15 +103,15 @@ def _discard_output() -> None:
 
 
 class ProgressLine:
-    """Shows `linting: 12 of 530 files` on a terminal, and erases it in the end. A
-    context manager.
+    """Shows `linting: 12 of 530 files` on a terminal, or any other words, and erases
+    them in the end. A context manager.
 
     Args:
         activity: such as "linting".
-        objects: what is counted, such as "files".
+        objects: what is counted, such as "files"; "" if nothing is.
     """
 
-    def __init__(self, activity: str, objects: str) -> None:
+    def __init__(self, activity: str, objects: str = "") -> None:
         self.activity = activity
         self.objects = objects
         self._started = time.monotonic()
@@ -122,6 +123,10 @@ class ProgressLine:
 
     def __call__(self, count: int, total: int) -> None:
         """Show how many of all are finished."""
+        self.show(f"{count:,} of {total:,} {self.objects}")
+
+    def show(self, text: str) -> None:
+        """Show what is being done, unless that was done a moment ago."""
         now = time.monotonic()
         is_early = now - self._started < _SILENT_SECONDS
         if (
@@ -131,9 +136,10 @@ class ProgressLine:
         ):
             return
         self._last_update = now
-        sys.stderr.write(
-            f"{_ERASE_LINE}{self.activity}: {count:,} of {total:,} {self.objects}"
-        )
+        # What does not fit into one line could not be erased.
+        columns = shutil.get_terminal_size().columns - 1
+        line = f"{self.activity}: {text}"[:columns]
+        sys.stderr.write(f"{_ERASE_LINE}{line}")
         sys.stderr.flush()
 
     def __exit__(self, *_: object) -> None:

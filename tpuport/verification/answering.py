@@ -65,6 +65,8 @@ def _is_clone(kept: torch.Tensor, tensor: torch.Tensor) -> bool:
 class TorchRecorder(Recorder):
     """Records a run in torch on the host, and the answers for the other runs."""
 
+    activity = "in torch,"
+
     def __init__(self, model: torch.nn.Module, focus: ModuleCall | None = None) -> None:
         super().__init__(model, focus, torch.clone, _is_clone)
         self._watcher = _Watcher()
@@ -149,6 +151,8 @@ class ExactRecorder(Recorder):
     """Records a run in float64, whose random numbers and Python values are those of a
     run in torch.
     """
+
+    activity = "in float64,"
 
     def __init__(
         self,
@@ -274,6 +278,8 @@ class DeviceRecorder(Recorder):
     """Traced. Records a run on the device; calls that cannot be traced are noted, and
     answered as in torch.
     """
+
+    activity = "tracing"
 
     def __init__(
         self,

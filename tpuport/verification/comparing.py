@@ -12,6 +12,7 @@ from typing import Final
 import torch
 
 from tpuport.trace_errors import Source
+from tpuport.verification import progress
 from tpuport.verification.bounds import Deviation, deviation, same_dtype
 from tpuport.verification.recording import Event, ModuleCall, Recording, TensorNote
 from tpuport.verification.ties import Choice, Tie, find_tie
@@ -145,6 +146,7 @@ def first_module(runs: Runs) -> Mismatch | None:
             # caller.
             blamed = callers[-1] if callers else event.call
             callers.append(event.call)
+            progress.tell("comparing", event.call.name)
             mismatch = _first_difference(runs, match.inputs(), event, blamed)
         else:
             mismatch = _first_difference(runs, match.outputs(), event, callers.pop())

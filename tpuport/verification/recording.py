@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from tpuport.internals.torch_internals import without_torch_functions
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import Owner, owner_of
+from tpuport.verification import progress
 from tpuport.verification.host_draws import SameHostDraws
 
 
@@ -169,6 +170,9 @@ class Recorder(TorchFunctionMode):
             what a module is given another one has returned, and is kept once.
     """
 
+    # For a progress line.
+    activity = "running"
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -218,6 +222,7 @@ class Recorder(TorchFunctionMode):
         def note_call(
             module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]
         ) -> None:
+            progress.tell(self.activity, name)
             call = ModuleCall(name, self._module_counts[name])
             self._module_counts[name] += 1
             self._calls.append(call)

@@ -29,6 +29,8 @@ class RoundedRecorder(ExactRecorder):
         dtypes: in which torch computes the calls of a line.
     """
 
+    activity = "in float64, rounded at random,"
+
     def __init__(
         self,
         model: torch.nn.Module,

@@ -10,7 +10,9 @@ from typing import Any
 
 from tpuport import trace_errors
 from tpuport.errors import PortError
+from tpuport.verification import progress
 from tpuport.verification.check_result import CheckFinding, Severity, Stage
+from tpuport.verification.reports.text import STAGE_DESCRIPTIONS
 
 
 class StageFailed(Exception):
@@ -40,6 +42,7 @@ class StageLog:
         """Time a stage, and turn what it cannot do into a finding: later stages may
         still say something.
         """
+        progress.enter_stage(STAGE_DESCRIPTIONS[name])
         started, known = time.monotonic(), list(self.findings)
         self.summary = ""
         status: Any = "passed"
