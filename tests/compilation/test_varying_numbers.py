@@ -261,6 +261,14 @@ def test_what_is_static_stays_so() -> None:
     assert step.program.compilations == 3
 
 
+def test_a_default_is_the_first_value() -> None:
+    step = tpuport.compile(lambda x, n=0: x * n)
+    same(step(X), X * 0)
+    for n in (3, 4, 5):
+        same(step(X, n), X * n)
+    assert step.program.compilations == 2
+
+
 def test_numbers_that_no_int32_has() -> None:
     step = tpuport.compile(lambda x, n: (x * (n > 0), n + 1))
     for n in (3, 2**40, 5, 2**70, 2**31 - 1):

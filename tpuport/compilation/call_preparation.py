@@ -21,7 +21,7 @@ from tpuport.compilation.call_arguments import (
     positional_names,
     usable_array,
 )
-from tpuport.compilation.call_numbers import CallNumbers
+from tpuport.compilation.call_numbers import CallNumbers, Numbers, is_number
 from tpuport.compilation.call_signature import CallSignature
 from tpuport.compilation.model_weights import collect_arrays, current_state
 from tpuport.compilation.prepared_call import (
@@ -99,6 +99,16 @@ class CallPreparation:
             if not fixed:
                 return call
             varying -= fixed
+
+    def plain_numbers(self, call: PreparedCall) -> Numbers:
+        """All numbers of a call that may vary, by path, with those of defaults."""
+        defaults: Numbers = {
+            ("argument", name): parameter.default
+            for name, parameter in self._parameters.items()
+            if is_number(parameter.default)
+        }
+        in_state = call.state.plain_numbers()
+        return defaults | call.divided.plain_numbers() | in_state
 
     def _prepare_with(
         self,

@@ -294,7 +294,9 @@ class CompiledFunction:
             static = arguments.static._replace(branch=branch)
             arguments = arguments._replace(static=static)
         key = (arguments.static, *call.shapes_key)
-        if key not in self._overwrites and self._numbers.learn(call.plain_numbers()):
+        if key not in self._overwrites and self._numbers.learn(
+            self._preparation.plain_numbers(call)
+        ):
             raise NumbersChanged
         return arguments, key
 

@@ -15,7 +15,7 @@ from tpuport.checkpoint import port_count
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.cache_arguments import retire_cache
 from tpuport.compilation.call_arguments import DividedArguments, Layout, shapes_key
-from tpuport.compilation.call_numbers import CallNumbers, Numbers
+from tpuport.compilation.call_numbers import CallNumbers
 from tpuport.compilation.compiled_program import CounterText, HostText, StateText
 from tpuport.compilation.donated_tensors import mark_donated
 from tpuport.compilation.shared_tensors import WeightSlot
@@ -137,10 +137,6 @@ class PreparedCall(NamedTuple):
         """Equal for calls that differ in nothing but the values of their numbers."""
         static = self.arguments.static._replace(decided=None)
         return static, *self.shapes_key
-
-    def plain_numbers(self) -> Numbers:
-        """All numbers of the call that may vary, by path."""
-        return self.divided.plain_numbers() | self.state.plain_numbers()
 
     def tensor_at(self, slot: overwritten_arrays.Slot) -> Any:
         """The caller's own tensor, or array, of a tensor of the program."""
