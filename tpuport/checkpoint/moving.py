@@ -2,6 +2,7 @@
 results to the host.
 """
 
+import copy
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -388,10 +389,8 @@ def _fetch_parts(value: Any) -> Any:
     graph = parts.graph()
     if not any(isinstance(compat.as_jax(leaf), jax.Array) for leaf in graph.leaves):
         return value
-    (fetched,), _ = object_graph.unflatten(
-        graph.structure, list(map(fetch, graph.leaves))
-    )
-    return fetched
+    # What is noted as copied already is taken as it is noted.
+    return copy.deepcopy(value, {id(leaf): fetch(leaf) for leaf in graph.leaves})
 
 
 def fetch(leaf: Any) -> Any:
