@@ -131,9 +131,10 @@ class Tensor(Value):
         view: it shares memory with another tensor (`x[0]`, `x.view(...)`,
             `x.transpose(...)`).
         origin: where it comes from, as far as a rule needs that: "mask" (a name or a
-            comparison says so), "parameter", "buffer" or ""; "item" if only the
-            annotation of a dict says that it is a tensor; "element" if it is one of
-            another tensor, and may have no dimensions if they are not known.
+            comparison says so), "parameter", "buffer", "sparse" (it has no array),
+            "sparse buffer" or ""; "item" if only the annotation of a dict says that it
+            is a tensor; "element" if it is one of another tensor, and may have no
+            dimensions if they are not known.
         host: it was created in traced code without a device: an ordinary tensor of the
             host, which has values.
         several: it is of the host and certainly has more than one element, so no

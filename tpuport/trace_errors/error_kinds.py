@@ -155,7 +155,7 @@ def _kind_of_port_error(error: PortError) -> ErrorKind:
     # The rule is about tensors that are made on the host, which the refusal is most
     # often not about.
     if "on the host" in summary:
-        kind = kind._replace(near_rules=("TPU313",), far_rules=("TPU507",))
+        kind = kind._replace(near_rules=("TPU313", "TPU114"), far_rules=("TPU507",))
     if "can be pinned" in summary:
         kind = kind._replace(near_rules=("TPU311",))
     return kind

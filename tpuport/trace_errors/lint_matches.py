@@ -28,7 +28,8 @@ _CALL_RULES: Final = {
     "ones": "TPU107", "zeros": "TPU107", "empty": "TPU107", "arange": "TPU107", "view": "TPU107", "reshape": "TPU107",
     "expand": "TPU107", "linspace": "TPU107", "narrow": "TPU107", "tril": "TPU107", "triu": "TPU107",
     "split": "TPU109", "tensor_split": "TPU109", "one_hot": "TPU110",
-    "pack_padded_sequence": "TPU111", "nested_tensor": "TPU112", "cpu": "TPU312", "to": "TPU312", "cuda": "TPU301",
+    "pack_padded_sequence": "TPU111", "nested_tensor": "TPU112", "to_sparse": "TPU114",
+    "cpu": "TPU312", "to": "TPU312", "cuda": "TPU301",
 }  # fmt: skip
 # Only if Python's own is called: a tensor's method of the name is traced.
 _BUILTINS: Final = frozenset(

@@ -204,16 +204,26 @@ def _to_jax(self: Any, tensors: Any) -> Any:
     try:
         return torch_pytree.tree_map_only(torch.Tensor, _unwrap, tensors)
     except _OnHostError:
+        on_host = _host_tensors(tensors)
         raise PortError(
             "expected all tensors to be on the same device, but an operation has one tensor on the device and one on "
             "the host",
             where=", ".join(
                 f"{_without_form(host)}{host.dtype} {list(host.shape)} on the host"
-                for host in _host_tensors(tensors)
+                for host in on_host
             ),
-            fix='move one of them, x.to("jax") or y.cpu(), or create it on the device of the others, device=y.device; '
-            "tpuport.compile(model) takes arguments from the host itself",
+            fix=_MOVE if all(map(has_array_form, on_host)) else _MAKE_DENSE,
         ) from None
+
+
+_MOVE = (
+    'move one of them, x.to("jax") or y.cpu(), or create it on the device of the others, device=y.device; '
+    "tpuport.compile(model) takes arguments from the host itself"
+)
+_MAKE_DENSE = (
+    "the device has no such tensors: make it dense, x.to_dense(), before the model is ported (TPU114); or take the "
+    "other to the host, y.cpu(), outside of compiled code"
+)
 
 
 class _OnHostError(Exception):

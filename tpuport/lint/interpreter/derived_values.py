@@ -1,5 +1,5 @@
 """What a result has from the tensors that it is computed from: the place, whether it
-is decided, and the rows that a mask selects.
+is decided or sparse, and the rows that a mask selects.
 
 What follows from weights, buffers and sizes alone is decided: it is the same in each
 call, so that tpuport computes it before the trace, where code of libraries asks for it.
@@ -28,6 +28,15 @@ _UNDECISIVE: Final = frozenset(
     "scaled_dot_product_attention dropout uniform exponential geometric cauchy log_normal".split()
 )
 _UNDECISIVE_STARTS: Final = ("conv", *placement.DRAWS)
+# What makes a sparse tensor, and what gives one again of one.
+_MAKES_SPARSE: Final = frozenset(
+    "sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor "
+    "sparse_compressed_tensor spdiags to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr "
+    "to_sparse_bsc".split()
+)
+_KEEPS_SPARSE: Final = frozenset(
+    "coalesce t transpose to type float double half bfloat16 cpu clone detach requires_grad_ contiguous".split()
+)
 _FUNCTIONS_OF_LAYERS: Final = {name.replace("_", ""): name for name in BY_ROW}
 
 
@@ -36,6 +45,7 @@ def of_function(name: str, arguments: Arguments, result: Value) -> Value:
     result = placement.of_function(name, arguments, result)
     if not name.startswith("torch."):
         return result
+    result = _with_layout(name.rpartition(".")[2], arguments.first, result)
     operands = list(placement.operands_of(arguments))
     # What is unknown may be a tensor, but in a factory it is a size.
     is_of_sizes = name in placement.FACTORIES or UNKNOWN not in operands
@@ -47,6 +57,7 @@ def of_method(
 ) -> Value:
     """What a method of a tensor returns."""
     result = placement.of_method(receiver, name, arguments, result)
+    result = _with_layout(name, receiver, result)
     if receiver.masked_read is not None and name == "numel":
         return tensor("int", ndim=0)
     if not receiver.decided and receiver.masked_read is None:
@@ -99,6 +110,15 @@ def _derived(
         is_of_sizes or (are_known and traced)
     )
     return _as_decided(result) if is_decided and _is_decisive(name) else result
+
+
+def _with_layout(name: str, first: Value, result: Value) -> Value:
+    is_sparse = name in _MAKES_SPARSE or (
+        first.origin == "sparse" and name in _KEEPS_SPARSE
+    )
+    if is_sparse and isinstance(result, Tensor):
+        return changed(result, origin="sparse")
+    return result
 
 
 def _is_decisive(name: str) -> bool:

@@ -481,6 +481,8 @@ def _register(frame: Frame, node: ast.Call, method: str, arguments: Arguments) -
 
 
 def _as_weight(value: Tensor, origin: str) -> Tensor:
+    if value.origin == "sparse":
+        origin = "sparse buffer"
     return changed(value, view=False, origin=origin, host=False, several=False)
 
 
