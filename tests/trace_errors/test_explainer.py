@@ -341,6 +341,6 @@ class StateOnTheHost(torch.nn.Module):
 def test_a_state_on_the_host_is_no_error_of_torch() -> None:
     model = StateOnTheHost()
     assert model(torch.ones(3, 2, 4)).shape == (3, 2, 4)
-    with pytest.raises(PortError, match="one on the host") as error:
+    with pytest.raises(PortError, match="one tensor is on the host") as error:
         tpuport.port(model)(torch.ones(3, 2, 4))
     assert "error of the code itself" not in str(error.value)
