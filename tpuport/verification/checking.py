@@ -15,6 +15,7 @@ from tpuport.compat import narrowing
 from tpuport.compilation import CompiledFunction
 from tpuport.errors import PortError
 from tpuport.patches.gpu import gpu_shim
+from tpuport.plurals import count_noun
 from tpuport.sharding import ShardingRules
 from tpuport.state import left_as_it_was
 from tpuport.verification import (
@@ -275,9 +276,10 @@ class Check(StageLog):
         for tie in comparison.ties:
             self.findings.append(differences.tie_finding(tie, self.model, stage))
         if comparison.is_cut:
+            ties = count_noun(len(comparison.ties), "choice")
             self.skip(
                 stage,
-                f"what follows the first {len(comparison.ties)} choices among equal values was not compared",
+                f"what follows the first {ties} among equal values was not compared",
             )
         self.summary = differences.summarize(comparison.runs)
         if mesh is None and comparison.mismatch is None:
