@@ -27,7 +27,7 @@ import torch
 from jax import tree_util
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
-from tpuport.traced_numbers import TracedNumber
+from tpuport.traced_numbers import TracedNumber, rebuild_number
 
 Skeleton = tuple
 # (attributes, items): skeletons by name; the items of a mapping come beside its
@@ -52,7 +52,7 @@ _CODES: dict[type, tuple[Callable, Callable]] = {
     complex: (repr, complex),
     set: (frozenset, set),
     # Of two terms that may be equal only the program knows whether they are.
-    TracedNumber: (operator.attrgetter("term"), TracedNumber),
+    TracedNumber: (operator.attrgetter("term"), rebuild_number),
 }
 _CONTAINERS = frozenset({list, tuple, dict, OrderedDict})
 # Compared by their own ==, which may be costly or leave them without a hash: see

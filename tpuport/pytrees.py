@@ -121,7 +121,7 @@ def register_used(*values: Any) -> None:
     """Register the classes of these values and of the values inside them, including a
     user's own subclasses.
     """
-    for value in parts(values):
+    for value in _parts(values):
         _register_class(type(value))
 
 
@@ -173,18 +173,18 @@ def _bases_of(module: str) -> list[type]:
     return [namespace[name] for name in _BASES[module] if name in namespace]
 
 
-def parts(values: Iterable[Any]) -> Iterator[Any]:
+def _parts(values: Iterable[Any]) -> Iterator[Any]:
     """Every cache, layer and output among the values, in their containers and in each
     other's fields.
     """
     for value in values:
         if _has_base(type(value)):
             yield value
-            yield from parts(vars(value).values())
+            yield from _parts(vars(value).values())
         if isinstance(value, dict):
-            yield from parts(dict.values(value))
+            yield from _parts(dict.values(value))
         elif isinstance(value, list | tuple):
-            yield from parts(value)
+            yield from _parts(value)
 
 
 def _register_module(module: ModuleType) -> None:

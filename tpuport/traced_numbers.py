@@ -94,13 +94,39 @@ _active = threading.local()
 @contextlib.contextmanager
 def traced_numbers(values: Mapping[Path, int]) -> Iterator[NumberTrace]:
     """A trace of a function; numbers that are made in this block belong to it."""
-    former = getattr(_active, "trace", None)
+    former = vars(_active).copy()
     trace = _active.trace = NumberTrace(values)
+    _active.settled = None
     try:
         yield trace
     finally:
         trace.close()
-        _active.trace = former
+        vars(_active).clear()
+        vars(_active).update(former)
+
+
+@contextlib.contextmanager
+def settled_numbers(values: Mapping[Path, int]) -> Iterator[None]:
+    """Let objects that are rebuilt after a call have ints where its trace had numbers,
+    wherever they are.
+
+    Args:
+        values: of the call.
+    """
+    former = getattr(_active, "settled", None)
+    _active.settled = values
+    try:
+        yield
+    finally:
+        _active.settled = former
+
+
+def rebuild_number(term: Term) -> "TracedNumber | int":
+    """The number of a term in an object that is rebuilt: of the trace that is under
+    way, of a call, or a place in a key.
+    """
+    values = getattr(_active, "settled", None)
+    return TracedNumber(term) if values is None else evaluate(term, values)
 
 
 _OPERATIONS: Final[dict[str, Callable]] = {

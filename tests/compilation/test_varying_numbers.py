@@ -74,6 +74,50 @@ def test_a_sliding_window_fills_and_stays_full(
     assert "compiled" not in caplog.text
 
 
+@pytest.mark.parametrize("place", ["an object", "a closure", "a dictionary beside an object"])
+def test_a_cache_in_any_place_has_counted(place: str) -> None:
+    torch.manual_seed(0)
+    reference = MODELS["mistral"]().eval().requires_grad_(False)
+    model = tpuport.port(copy.deepcopy(reference))
+    cache: Any = StaticCache(config=reference.config, max_cache_len=32)
+    held = Holder()
+    held.cache = cache
+
+    def use(tokens: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
+        output = model(tokens, **{CACHE: cache}, use_cache=True)
+        return output.logits[:, -1:], getattr(output, CACHE)
+
+    def in_object(tokens: torch.Tensor, holder: Holder) -> Any:
+        logits, holder.cache = use(tokens, holder.cache)
+        return logits, holder
+
+    def in_closure(tokens: torch.Tensor, unused: Any) -> Any:
+        logits, held.cache = use(tokens, held.cache)
+        return logits, None
+
+    def in_dictionary(tokens: torch.Tensor, given: dict) -> Any:
+        logits, cache = use(tokens, given["cache"])
+        return logits, {"cache": cache, "other": Holder()}
+
+    functions: dict[str, tuple[Callable, Any, Callable]] = {
+        "an object": (in_object, held, lambda state: state.cache),
+        "a closure": (in_closure, None, lambda state: held.cache),
+        "a dictionary beside an object": (in_dictionary, {"cache": cache}, lambda state: state["cache"]),
+    }
+    function, state, cache_in = functions[place]
+    step = tpuport.compile(function)
+    text = tokens = torch.randint(64, (2, 4))
+    for _ in range(8):
+        logits, state = step(tokens, state)
+        expected = reference(text, use_cache=False).logits[:, -1:]
+        torch.testing.assert_close(tpuport.to_cpu(logits), expected, atol=2e-5, rtol=2e-5)
+        counted = [layer.cumulative_length_int for layer in cache_in(state).layers]
+        assert [(type(count), count) for count in counted] == [(int, text.shape[1])] * 2
+        tokens = expected.argmax(-1)
+        text = torch.cat([text, tokens], 1)
+    assert step.program.compilations <= 5
+
+
 class Counting(torch.nn.Module):
     """Counts in an attribute, a list and a dictionary."""
 
@@ -182,6 +226,7 @@ total = 0
 class Holder:
     def __init__(self) -> None:
         self.count = 0
+        self.cache: Any = None
 
 
 def test_branches_are_programs_of_their_own() -> None:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tpuport import pytrees
 from tpuport.library_classes import is_transformers_cache
 from tpuport.state.python_state import PythonState
 from tpuport.state.state_places import Snapshot, number_path
@@ -116,11 +115,3 @@ def settle(value: Any, numbers: Mapping[Path, int]) -> Any:
     if type(value) is TracedNumber:
         return evaluate(value.term, numbers)
     return value
-
-
-def settle_counters(result: Any, numbers: Mapping[Path, int]) -> None:
-    """Give the caches in a result the counters that they have after a call."""
-    for part in pytrees.parts((result,)):
-        attributes = vars(part)
-        for name, value in attributes.items():
-            attributes[name] = settle(value, numbers)

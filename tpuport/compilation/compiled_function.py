@@ -29,7 +29,6 @@ from tpuport.compilation.call_arguments import (
 )
 from tpuport.compilation.call_numbers import (
     NumbersFixed,
-    settle_counters,
 )
 from tpuport.compilation.call_preparation import CallPreparation
 from tpuport.compilation.call_results import (
@@ -66,7 +65,7 @@ from tpuport.compilation.varying_numbers import NumbersChanged
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
 from tpuport.library_classes import is_library_model
-from tpuport.traced_numbers import Guard, traced_numbers
+from tpuport.traced_numbers import Guard, settled_numbers, traced_numbers
 from tpuport.tracing import is_tracing, trace_lock
 
 logger = logging.getLogger("tpuport")
@@ -154,13 +153,11 @@ class CompiledFunction:
         call.retire_caches()
         if self._donated:
             call.mark_donated(self._donated, self.program.name)
-        if isinstance(result, OutputAndWrites):
-            result = result.restore(call.divided, call.state, call.numbers.values)
-        else:
-            result = compat.as_torch(result)
-        if call.numbers:
-            settle_counters(result, call.numbers.values)
-        return result
+        # Not around the program, which jax may trace once more.
+        with settled_numbers(call.numbers.values):
+            if not isinstance(result, OutputAndWrites):
+                return compat.as_torch(result)
+            return result.restore(call.divided, call.state, call.numbers.values)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.stages.Lowered for these arguments."""
