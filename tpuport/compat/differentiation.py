@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import torch
-import torchax.interop
 
 from tpuport.compat.convert import is_ported
 from tpuport.compat.view_writes import written_by_name
@@ -118,7 +117,7 @@ def _value_and_grad(torch_function: Callable, *args: Any, **kwargs: Any) -> Any:
         finally:
             _begins_with_gradients.reset(token)
 
-    return _saved[torchax.interop, "jax_value_and_grad"](function, *args, **kwargs)
+    return _saved[_interop(), "jax_value_and_grad"](function, *args, **kwargs)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -144,8 +143,14 @@ def _get_backward_hooks(self: torch.nn.Module) -> Any:
     return hooks, old_hooks
 
 
+def _interop() -> Any:
+    # Only here: torchax is imported when the environment is built, see `shim`.
+    import torchax.interop
+
+    return torchax.interop
+
+
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (
-    (torchax.interop, "jax_value_and_grad", _value_and_grad),
     (torch.autograd.Function, "apply", classmethod(_apply)),
     (torch.utils.hooks.BackwardHook, "setup_output_hook", _set_up_output_hook),
     (torch.nn.Module, "_get_backward_hooks", _get_backward_hooks),
@@ -154,7 +159,8 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
 
 def install() -> None:
     """Replace what torch and torchax differentiate with."""
-    for owner, name, function in _REPLACED:
+    of_torchax = (_interop(), "jax_value_and_grad", _value_and_grad)
+    for owner, name, function in (of_torchax, *_REPLACED):
         _saved[owner, name] = inspect.getattr_static(owner, name)
         setattr(owner, name, function)
 
