@@ -3,10 +3,12 @@ donated caches, static values.
 """
 
 import fnmatch
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,207 +16,36 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat, pytrees
-from tpuport.compat import randomness
 from tpuport.compilation.cache_arguments import claim_cache, refuse_retired
+from tpuport.compilation.call_layout import (
+    Argument,
+    Layout,
+    fits,
+    is_inside,
+    tensor_leaves,
+)
 from tpuport.compilation.call_numbers import (
     Numbers,
     counters_as_numbers,
     counters_of,
     is_number,
 )
-from tpuport.compilation.compiled_program import CounterText, HostText, ShapeText
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.errors import PortError
 from tpuport.library_classes import is_transformers_cache
 from tpuport.object_graph import (
     Flattener,
     Graph,
-    State,
-    Structure,
     is_array,
-    read_state,
-    unflatten,
 )
 from tpuport.patches import registry
 from tpuport.state.host_input import HostInput
+from tpuport.state.reachable import is_library
 from tpuport.static_values import StaticValue
-from tpuport.traced_numbers import Path, TracedNumber, number_at
+from tpuport.traced_numbers import Path, number_at
 
 # Names in an error.
 _NAMES_SHOWN = 12
-
-
-class Argument(NamedTuple):
-    """One leaf of the arguments, as far as a program is made for it.
-
-    Attributes:
-        name: its path from the function's parameter: "inputs.ids".
-        kind: which of the program's arguments has it; a number is a tensor in the
-            program, a static value a part of it. Weights of a module are arguments too,
-            and the rest of it is in the state of the function. A host tensor is a part
-            of it, and has its values while the program is traced.
-        content: of a tensor, torch.int32 if it has that dtype, of which the array says
-            nothing; the structure of a cache, the number of a random generator, the
-            class of a number, a weak reference to a module, the values of a host
-            tensor, or the static value.
-    """
-
-    name: str
-    kind: Literal["tensor", "number", "cache", "generator", "module", "host", "static"]
-    content: Hashable
-
-
-class Rebuilt(NamedTuple):
-    """Traced. The arguments of a call as the function gets them.
-
-    Attributes:
-        args, kwargs: of the function.
-        leaves: of the arguments; `tensor_leaves` are the numbers of the tensors, and
-            `arrays` what these are.
-        objects: by number; `states` is what they consist of before the call.
-        replaced: ids of the leaves that are others than the caller's: tensors for
-            numbers, caches for donated ones.
-        host_tensors: by name.
-    """
-
-    args: list[Any]
-    kwargs: dict[str, Any]
-    leaves: list[Any]
-    tensor_leaves: list[int]
-    arrays: list[Any]
-    objects: dict[int, Any]
-    states: dict[int, State]
-    replaced: frozenset[int]
-    host_tensors: dict[str, torch.Tensor]
-
-
-class Layout(NamedTuple):
-    """How to put the arguments of a call together again. Hashable: it is a static
-    argument of the program.
-
-    Attributes:
-        structure: of the values of all arguments.
-        keywords: the names of the last of them; those before are positional.
-        arguments: its leaves.
-    """
-
-    structure: Structure
-    keywords: tuple[str, ...]
-    arguments: tuple[Argument, ...]
-
-    def join(self, arrays: list[Any], donated: list[list[Any]]) -> Rebuilt:
-        """Traced. The arguments of the function.
-
-        Args:
-            arrays: of the tensors, in order.
-            donated: for each cache the arrays in it.
-        """
-        tensors, caches = iter(arrays), iter(compat.as_torch(donated))
-        leaves: list[Any] = []
-        for argument in self.arguments:
-            content: Any = argument.content
-            match argument.kind:
-                case "tensor":
-                    leaves.append(compat.wrap(next(tensors), content))
-                case "number":
-                    leaves.append(compat.wrap(next(tensors)))
-                case "cache":
-                    leaves.append(jax.tree_util.tree_unflatten(content, next(caches)))
-                case "generator":
-                    leaves.append(randomness.call_generator(content))
-                case "module":
-                    leaves.append(content())
-                case "host":
-                    leaves.append(content.as_tensor())
-                case "static":
-                    value = content.value
-                    is_varying = type(value) is TracedNumber
-                    # One of the trace that is under way.
-                    leaves.append(TracedNumber(value.term) if is_varying else value)
-        values, objects = unflatten(self.structure, leaves)
-        states = {number: read_state(value) for number, value in objects.items()}
-        positional = len(values) - len(self.keywords)
-        kwargs = dict(zip(self.keywords, values[positional:], strict=True))
-        kinds = [argument.kind for argument in self.arguments]
-        return Rebuilt(
-            values[:positional], kwargs, leaves, _tensor_leaves(self.arguments), arrays, objects, states,
-            frozenset(id(leaf) for leaf, kind in zip(leaves, kinds, strict=True) if kind in ("number", "cache")),
-            {
-                argument.name: leaf
-                for leaf, argument in zip(leaves, self.arguments, strict=True)
-                if argument.kind == "host"
-            },
-        )  # fmt: skip
-
-    def modules(self) -> list[torch.nn.Module]:
-        """The modules among the arguments, each once."""
-        references = [
-            argument.content for argument in self.arguments if argument.kind == "module"
-        ]
-        return list(dict.fromkeys(reference() for reference in references))  # type: ignore[operator]
-
-    def tensors_named(self, patterns: Sequence[str]) -> list[int]:
-        """The numbers, among the tensors of the program, of those with these names or
-        in arguments with these names.
-        """
-        names = [
-            argument.name
-            for argument in self.arguments
-            if argument.kind in ("tensor", "number")
-        ]
-        return [
-            number for number, name in enumerate(names) if is_inside(name, patterns)
-        ]
-
-    def describe(self, tensors: list[Any], donated: list[list[Any]]) -> dict[str, str]:
-        """What a program is compiled for, by argument: shapes of tensors, values of the
-        rest.
-        """
-        remaining_tensors, remaining_caches = iter(tensors), iter(donated)
-        descriptions: dict[str, str] = {}
-        for argument in self.arguments:
-            match argument.kind:
-                case "tensor" | "number":
-                    tensor = next(remaining_tensors)
-                    text: str = ShapeText(f"{tensor.dtype}{tuple(tensor.shape)}")
-                case "cache":
-                    tensors_of_cache = next(remaining_caches)
-                    text = ShapeText(
-                        [tuple(tensor.shape) for tensor in tensors_of_cache]
-                    )
-                    descriptions |= _counters_in(argument, tensors_of_cache)
-                case "generator":
-                    text = "torch.Generator"
-                case "module":
-                    text = type(argument.content()).__name__  # type: ignore[operator]
-                case "host":
-                    text = HostText(argument.content)
-                case "static":
-                    text = repr(argument.content)
-            descriptions[argument.name] = text
-        return descriptions
-
-
-def _counters_in(argument: Argument, tensors: Sequence[Any]) -> dict[str, str]:
-    """The numbers that the layers of a cache keep beside their tensors, by path; each
-    other value makes another program.
-    """
-    cache = jax.tree_util.tree_unflatten(argument.content, tensors)  # type: ignore[arg-type]
-    return {
-        f"{argument.name}.layers[{number}].{name}": CounterText(value)
-        for number, layer in enumerate(getattr(cache, "layers", ()))
-        for name, value in vars(layer).items()
-        if type(value) is int
-    }
-
-
-def _tensor_leaves(arguments: Iterable[Argument]) -> list[int]:
-    """Numbers of the leaves that are tensors of the program."""
-    return [
-        number
-        for number, argument in enumerate(arguments)
-        if argument.kind in ("tensor", "number")
-    ]
 
 
 class DividedArguments(NamedTuple):
@@ -238,7 +69,18 @@ class DividedArguments(NamedTuple):
     @property
     def tensor_leaves(self) -> list[int]:
         """Numbers of the leaves that are tensors of the program."""
-        return _tensor_leaves(self.layout.arguments)
+        return tensor_leaves(self.layout.arguments)
+
+    def objects(self) -> dict[int, Any]:
+        """The caller's objects, and the leaves that are objects of the state, by id."""
+        leaves = [
+            leaf
+            for leaf, argument in zip(
+                self.graph.leaves, self.layout.arguments, strict=True
+            )
+            if argument.kind in ("module", "state")
+        ]
+        return {id(value): value for value in (*self.graph.objects.values(), *leaves)}
 
     def plain_numbers(self) -> Numbers:
         """All numbers that may vary, by path: arguments, and counters of caches."""
@@ -302,6 +144,7 @@ def divide_arguments(
     donated: Sequence[str] = (),
     is_static: Callable[[str], bool] = lambda name: False,
     varying: frozenset[Path] = frozenset(),
+    in_state: Mapping[int, int] = MappingProxyType({}),
 ) -> DividedArguments:
     """Divide the arguments of a call.
 
@@ -314,6 +157,8 @@ def divide_arguments(
         is_static: whether the values of the tensor with this name are a part of the
             program.
         varying: the numbers that are arguments of the program.
+        in_state: the number in the function's state of each object that it also
+            reaches by itself, by the object's id.
 
     Raises:
         PortError: an argument is neither a tensor nor hashable, was donated to an
@@ -321,7 +166,7 @@ def divide_arguments(
             pattern fits nothing.
     """
     # A cache is one argument, donated as a whole.
-    flattener = Flattener(caches_are_leaves=True)
+    flattener = Flattener(caches_are_leaves=True, whole=in_state)
     for name, value in positional.items():
         flattener.add_root(name, value)
     # In a fixed order, so that calls that differ in nothing else share a program.
@@ -339,7 +184,7 @@ def divide_arguments(
         if is_array(leaf) and not is_static(name):
             arrays.append(usable_array(leaf, name))
             arguments.append(Argument(name, "tensor", _integer_dtype(leaf)))
-        elif traced and isinstance(leaf, int | float) and _fits(name, traced):
+        elif traced and isinstance(leaf, int | float) and fits(name, traced):
             arrays.append(jnp.asarray(leaf))
             arguments.append(Argument(name, "number", type(leaf)))
         elif is_transformers_cache(leaf):
@@ -365,9 +210,10 @@ def divide_arguments(
             place = StaticValue(number_at(("argument", name)))
             arguments.append(Argument(name, "static", place))
         else:
-            arguments.append(_part_of_program(leaf, name))
+            arguments.append(_part_of_program(leaf, name, in_state))
     _check_donated(donated, arguments)
-    layout = Layout(graph.structure, names, tuple(arguments))
+    code = tuple(part for part in graph.code if _is_of_user(part))
+    layout = Layout(graph.structure, names, tuple(arguments), code)
     return DividedArguments(arrays, cache_arrays, generators, layout, graph, numbers)
 
 
@@ -377,7 +223,14 @@ def _integer_dtype(leaf: Any) -> torch.dtype | None:
     return torch.int32 if is_narrow else None
 
 
-def _part_of_program(leaf: Any, name: str) -> Argument:
+def _is_of_user(code: Any) -> bool:
+    """Whether a function or a class is the user's, or a partial function, which may
+    be.
+    """
+    return isinstance(code, functools.partial) or not is_library(code.__module__ or "")
+
+
+def _part_of_program(leaf: Any, name: str, in_state: Mapping[int, int]) -> Argument:
     """The argument for a leaf that has no array among those of the program."""
     if is_array(leaf):
         return Argument(name, "host", HostInput.of(leaf))
@@ -385,24 +238,16 @@ def _part_of_program(leaf: Any, name: str) -> Argument:
         # Weak, because jax keeps the layout of every program, and would keep the module
         # alive.
         return Argument(name, "module", weakref.ref(leaf))
+    if id(leaf) in in_state:
+        return Argument(name, "state", in_state[id(leaf)])
     return Argument(name, "static", static_value(leaf, name))
-
-
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def is_inside(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern fits a name, or the name of something that it is in."""
-    parts = name.split(".")
-    return any(
-        _fits(".".join(parts[:count]), patterns) for count in range(1, len(parts) + 1)
-    )
 
 
 def _check_donated(patterns: Sequence[str], arguments: Sequence[Argument]) -> None:
     names = [
-        argument.name for argument in arguments if argument.kind in ("tensor", "cache")
+        argument.name
+        for argument in arguments
+        if argument.kind in ("tensor", "cache", "state")
     ]
     unused = [
         pattern

@@ -5,7 +5,7 @@ the function, the numbers that vary.
 import functools
 import types
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,13 +14,14 @@ import torch
 from tpuport import attention, layers, object_graph
 from tpuport.checkpoint import port_count
 from tpuport.compilation.call_arguments import (
+    DividedArguments,
     check_static,
     divide_arguments,
-    is_inside,
     parameters_of,
     positional_names,
     usable_array,
 )
+from tpuport.compilation.call_layout import Layout, is_inside
 from tpuport.compilation.call_numbers import CallNumbers, Numbers, is_number
 from tpuport.compilation.call_signature import CallSignature
 from tpuport.compilation.model_weights import collect_arrays, current_state
@@ -31,9 +32,13 @@ from tpuport.compilation.prepared_call import (
 )
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.varying_numbers import VaryingNumbers
+from tpuport.errors import PortError
 from tpuport.state.python_state import PythonState
 from tpuport.traced_numbers import Path
 from tpuport.tracing import trace_lock
+
+# What is found in the state may lead to more of it.
+_MOST_DIVISIONS = 8
 
 
 def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
@@ -81,7 +86,9 @@ class CallPreparation:
         )
         self._signature = CallSignature(function, (*traced, *donated))
         self._state: PythonState | None = None
-        self._arguments_of_state: list[torch.nn.Module] = []
+        self._roots_of_state: list[Any] = []
+        # The objects that the latest call got and the state has, too.
+        self._in_state: dict[int, int] = {}
 
     def prepare(
         self, args: tuple, kwargs: dict, decided: Set[str], *, stacks_layers: bool
@@ -124,15 +131,14 @@ class CallPreparation:
             return name in decided or is_inside(name, self._static)
 
         args, kwargs = self._signature.simplified(args, kwargs, is_static)
-        divided = divide_arguments(
-            self._name_positional(args), kwargs, self._traced, self._donated, is_static,
-            varying,
+        positional = self._name_positional(args)
+        divide = functools.partial(
+            divide_arguments,
+            positional, kwargs, self._traced, self._donated, is_static, varying,
         )  # fmt: skip
-        check_static(self._static, divided.graph.names, self._parameters)
         with trace_lock:
-            state = self.current_state(
-                divided.layout.modules(), varying, stacks_layers=stacks_layers
-            )
+            divided, state = self._divide(divide, varying, stacks_layers)
+            check_static(self._static, divided.graph.names, self._parameters)
             named = list(map(state.named_weights, state.modules))
             weights = list(map(collect_arrays, named))
             models = tuple(
@@ -160,9 +166,42 @@ class CallPreparation:
         arguments = ProgramArguments(weights, tensors, [], divided.donated, static)
         return PreparedCall(arguments, divided, state)
 
+    def _divide(
+        self,
+        divide: Callable[[Mapping[int, int]], DividedArguments],
+        varying: frozenset[Path],
+        stacks_layers: bool,
+    ) -> tuple[DividedArguments, PythonState]:
+        """The arguments, without what is in objects that the state has, and the state.
+
+        Such an object is one thing to the code, whichever way it reaches it.
+        """
+        objects: dict[int, Any] = {}
+        for _ in range(_MOST_DIVISIONS):
+            divided = divide(self._in_state)
+            state = self.current_state(
+                divided.layout, varying, stacks_layers=stacks_layers
+            )
+            objects = divided.objects()
+            found = {
+                key: state.node_numbers[key]
+                for key in objects
+                if key in state.node_numbers
+            }
+            if found == {
+                key: self._in_state[key] for key in objects if key in self._in_state
+            }:
+                return divided, state
+            self._in_state = found
+        raise PortError(
+            "it cannot be told what the function gets as an argument, and what it reaches by itself",
+            where=", ".join({type(value).__name__ for value in objects.values()}),
+            fix="give it such an object in one of the two ways only",
+        )
+
     def current_state(
         self,
-        arguments: Sequence[torch.nn.Module] = (),
+        layout: Layout | None = None,
         varying: frozenset[Path] = frozenset(),
         *,
         stacks_layers: bool,
@@ -170,12 +209,13 @@ class CallPreparation:
         """The state of the function now.
 
         Args:
-            arguments: modules that it is called with.
+            layout: of the arguments that it is called with.
             varying: as of `PythonState`.
             stacks_layers: whether blocks are to run in a loop.
         """
-        make_state = functools.partial(self.make_state, arguments, varying)
-        known = self._state if self._arguments_of_state == list(arguments) else None
+        make_state = functools.partial(self.make_state, layout, varying)
+        roots = [] if layout is None else [*layout.modules(), *layout.code]
+        known = self._state if self._roots_of_state == roots else None
         if known is not None and known.varying != varying:
             known = None
         state = current_state(known, make_state)
@@ -183,15 +223,15 @@ class CallPreparation:
             for module in state.modules:
                 layers.stack_layers(module)
             state = current_state(state, make_state)
-        self._state, self._arguments_of_state = state, list(arguments)
+        self._state, self._roots_of_state = state, roots
         return state
 
     def make_state(
-        self,
-        arguments: Sequence[torch.nn.Module],
-        varying: frozenset[Path] = frozenset(),
+        self, layout: Layout | None, varying: frozenset[Path] = frozenset()
     ) -> PythonState:
         """A new state of the function; arguments as of `current_state`."""
+        arguments = [] if layout is None else layout.modules()
+        code = () if layout is None else layout.code
         modules = self._fixed_modules
         if modules is not None:
             modules = list(dict.fromkeys((*modules, *arguments)))
@@ -202,7 +242,9 @@ class CallPreparation:
             if arguments
             else self._function
         )
-        return PythonState(function, modules, start=self.run_function, varying=varying)
+        return PythonState(
+            function, modules, start=self.run_function, code=code, varying=varying
+        )
 
     def _name_positional(self, args: tuple) -> dict[str, Any]:
         """Positional arguments by the names of their parameters, in order; those of

@@ -13,12 +13,8 @@ import torch
 from tpuport import compat, object_graph, pytrees
 from tpuport.compat import aliasing
 from tpuport.compat.convert import NarrowIntegers
-from tpuport.compilation.call_arguments import (
-    DividedArguments,
-    Layout,
-    Rebuilt,
-    static_value,
-)
+from tpuport.compilation.call_arguments import DividedArguments, static_value
+from tpuport.compilation.call_layout import Layout, Rebuilt
 from tpuport.compilation.call_numbers import settle
 from tpuport.compilation.model_weights import overwrite, write_weights
 from tpuport.compilation.state_writes import StateArrays, StateWrites
@@ -45,6 +41,17 @@ class Original(NamedTuple):
     is_returned: bool
 
 
+class StateObject(NamedTuple):
+    """A leaf of a result that the function reaches by itself, by its number in the
+    state.
+    """
+
+    number: int
+
+
+_Leaf = int | Original | StateObject | StaticValue
+
+
 class ResultLayout(NamedTuple):
     """How to make a function's output, and the new states of its arguments, from the
     arrays of a program.
@@ -52,14 +59,15 @@ class ResultLayout(NamedTuple):
     Attributes:
         structure: of the output and the changed objects. Objects of the arguments have
             their numbers among these.
-        leaves: for each leaf the number of an array, an original, or a static value.
+        leaves: for each leaf the number of an array, an original, an object of the
+            state, or a static value.
         replaced: (number of a tensor of the arguments, number of the array that has its
             place now), for tensors that are nowhere else in the arguments. These arrays
             come first.
     """
 
     structure: object_graph.Structure
-    leaves: tuple[int | Original | StaticValue, ...]
+    leaves: tuple[_Leaf, ...]
     replaced: tuple[tuple[int, int], ...] = ()
 
 
@@ -124,7 +132,7 @@ class OutputAndWrites:
             return compat.as_torch(self.output)
         arrays = compat.as_torch(self.output)
         leaves = [
-            _restore_leaf(leaf, arrays, call.graph.leaves, numbers)
+            _restore_leaf(leaf, arrays, call.graph.leaves, state, numbers)
             for leaf in self.layout.leaves
         ]
         roots, _ = object_graph.unflatten(
@@ -160,14 +168,17 @@ class OutputAndWrites:
 
 
 def _restore_leaf(
-    leaf: int | Original | StaticValue,
+    leaf: _Leaf,
     arrays: list[Any],
     originals: Sequence[Any],
+    state: PythonState,
     numbers: Mapping[Path, int],
 ) -> Any:
     match leaf:
         case int():
             return arrays[leaf]
+        case StateObject():
+            return state.nodes[leaf.number]
         case StaticValue():
             return settle(leaf.value, numbers)
     original = originals[leaf.number]
@@ -187,7 +198,8 @@ def collect_results(
     output: Any,
     rebuilt: Rebuilt,
     weights: list[dict[str, Any]],
-    state: StateArrays,
+    state: PythonState,
+    written: StateArrays,
     state_changes: StateWrites | None,
 ) -> Any:
     """Traced. What the program returns: the output alone if that is all.
@@ -195,7 +207,8 @@ def collect_results(
     Args:
         output: of the function.
         weights: for each model what it has written to, by name.
-        state: the arrays of what the function changed in its state, and `state_changes`
+        state: of the function.
+        written: the arrays of what the function changed there, and `state_changes`
             where they belong.
     """
     # The output may have caches, or outputs of libraries, whose classes jax does not
@@ -204,7 +217,7 @@ def collect_results(
     _refuse_host_writes(rebuilt)
     writes = _find_writes(rebuilt)
     changed = _changed_objects(rebuilt)
-    arrays, layout = _describe(output, rebuilt, changed)
+    arrays, layout = _describe(output, rebuilt, changed, state)
     if layout is None:
         arrays = jax.tree.map(
             lambda leaf: _as_array(leaf) if object_graph.is_array(leaf) else leaf,
@@ -215,11 +228,11 @@ def collect_results(
         if (
             not writes
             and not any(weights)
-            and not state.tensors
+            and not written.tensors
             and state_changes is None
         ):
             return arrays
-    return OutputAndWrites(writes, weights, state, arrays, layout, state_changes)
+    return OutputAndWrites(writes, weights, written, arrays, layout, state_changes)
 
 
 def find_changed_caches(
@@ -302,7 +315,7 @@ def _changed_objects(rebuilt: Rebuilt) -> list[int]:
 
 
 def _describe(
-    output: Any, rebuilt: Rebuilt, changed: list[int]
+    output: Any, rebuilt: Rebuilt, changed: list[int], state: PythonState
 ) -> tuple[list[Any], ResultLayout | None]:
     """Traced. The arrays of the output and of changed objects, with a layout if jax
     alone could not return them.
@@ -313,7 +326,10 @@ def _describe(
         if not rebuilt.states[number].is_registered
     }
     flattener = object_graph.Flattener(
-        caches_are_leaves=False, known=known, first=len(rebuilt.objects)
+        caches_are_leaves=False,
+        whole=state.node_numbers,
+        known=known,
+        first=len(rebuilt.objects),
     )
     flattener.add_root("the result", output)
     returned = len(flattener.leaves)
@@ -337,7 +353,7 @@ def _describe(
         if id(leaf) not in rebuilt.replaced and not object_graph.is_plain(leaf)
     }
     arrays: list[Any] = []
-    leaves: list[int | Original | StaticValue] = []
+    leaves: list[_Leaf] = []
     for index, (leaf, name) in enumerate(zip(graph.leaves, graph.names, strict=True)):
         source = leaf.source if isinstance(leaf, object_graph.HostArray) else leaf
         if id(source) in originals:
@@ -345,6 +361,8 @@ def _describe(
         elif object_graph.is_array(leaf):
             leaves.append(len(arrays))
             arrays.append(_as_array(leaf))
+        elif id(leaf) in state.node_numbers:
+            leaves.append(StateObject(state.node_numbers[id(leaf)]))
         else:
             object_graph.refuse_captured_tensors(leaf, name)
             leaves.append(static_value(of_this_trace(leaf), name))
@@ -364,7 +382,7 @@ def _find_replaced(
     rebuilt: Rebuilt,
     changed: list[int],
     graph: object_graph.Graph,
-    leaves: list[int | Original | StaticValue],
+    leaves: list[_Leaf],
 ) -> dict[int, int]:
     """Traced. Tensors of the arguments that only changed objects had, and no longer
     have.

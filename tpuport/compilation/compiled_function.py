@@ -347,7 +347,7 @@ class CompiledFunction:
             use_weights(models, weights) as in_use,
             trace.recorded(in_use),
         ):
-            rebuilt = static.layout.join(tensors, donated)
+            rebuilt = static.layout.join(tensors, donated, state)
             on_host = bool(rebuilt.host_tensors) or answers is not None
             with (
                 values_known(self._function, on_host=on_host),
@@ -368,8 +368,10 @@ class CompiledFunction:
                 static.layout, donated, rebuilt
             )
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
-            results = collect_results(output, rebuilt, writes, *trace.find_changes())
-        check_leaks(self._preparation.make_state(static.layout.modules()))
+            results = collect_results(
+                output, rebuilt, writes, state, *trace.find_changes()
+            )
+        check_leaks(self._preparation.make_state(static.layout))
         return results
 
     def _run_program(

@@ -261,7 +261,9 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         former = before.get(name, ABSENT)
         is_counter = _is_counter(_start(former), value, container)
         # What the state knows as an object has a snapshot of its own.
-        is_traced = state.find_node(value) is None and leads_to_traced(value, set())
+        is_traced = id(value) not in state.node_numbers and leads_to_traced(
+            value, set()
+        )
         is_own_container = any(own.is_object(value) for own in own_containers)
         if is_own_container or (not is_counter and not is_traced):
             continue

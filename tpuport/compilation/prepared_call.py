@@ -14,7 +14,8 @@ from tpuport import compat, object_graph
 from tpuport.checkpoint import port_count
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.cache_arguments import retire_cache
-from tpuport.compilation.call_arguments import DividedArguments, Layout, shapes_key
+from tpuport.compilation.call_arguments import DividedArguments, shapes_key
+from tpuport.compilation.call_layout import Layout
 from tpuport.compilation.call_numbers import CallNumbers
 from tpuport.compilation.compiled_program import CounterText, HostText, StateText
 from tpuport.compilation.donated_tensors import mark_donated

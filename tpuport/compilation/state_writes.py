@@ -324,7 +324,7 @@ class StateTrace:
             return lambda live: settle(value, live.numbers)
         if isinstance(value, torch.Tensor):
             return self._encode_tensor(value, path)
-        node = self._state.find_node(value)
+        node = self._state.node_numbers.get(id(value))
         # The caller's own object stays that object.
         if node is not None:
             return lambda live: live.state.nodes[node]

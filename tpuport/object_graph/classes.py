@@ -150,6 +150,19 @@ def _own_kind(cls: type) -> str:
     return "object"
 
 
+def is_plain_module(value: Any) -> bool:
+    """Whether this is a module that holds no parameters, such as a KV cache of buffers
+    that is made for each call.
+
+    Its class is the user's or torch's, and its forward is its class's: a library's
+    module may be known by its identity, and a ported one runs programs.
+    """
+    if not isinstance(value, torch.nn.Module) or "forward" in vars(value):
+        return False
+    home = type(value).__module__.partition(".")[0]
+    return home not in _MODEL_LIBRARIES and next(value.parameters(), None) is None
+
+
 def container_of(cls: type) -> Any:
     """The class of Python that has the items of this class; None if it has none."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
@@ -245,6 +258,11 @@ class FunctionBody(NamedTuple):
         if has_more or not _captures_tensors(function, set()):
             return None
         return cls(function.__code__, function.__module__, function.__qualname__)
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 - by value
+    def without_variables(self) -> types.FunctionType:
+        """The function, the same one each time, whose variables are not assigned."""
+        return self.make(types.CellType() for _ in self.code.co_freevars)
 
     def make(self, cells: Iterable[types.CellType]) -> types.FunctionType:
         """A function that has captured these variables."""

@@ -13,9 +13,10 @@ references), ("method", function, reference to its object) or ("function", body,
 references to the cells of the variables that it has captured).
 """
 
+import functools
 import types
 from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +31,7 @@ from tpuport.object_graph.classes import (
     HostArray,
     arrays_inside,
     container_of,
+    is_plain_module,
     kind_of,
     native_base,
     refuse_tensors_inside,
@@ -38,6 +40,8 @@ from tpuport.object_graph.classes import (
 from tpuport.object_graph.object_states import read_state
 
 Reference = Hashable
+# Leaves that a program may call.
+_CODE = (type, types.FunctionType, functools.partial)
 
 
 class Node(NamedTuple):
@@ -79,12 +83,14 @@ class Graph(NamedTuple):
         names: the path of each leaf: "cache.layers.0.k".
         objects: by number.
         structure: how it all hangs together.
+        code: functions, and classes whose methods may be called.
     """
 
     leaves: list[Any]
     names: list[str]
     objects: dict[int, Any]
     structure: Structure
+    code: tuple[Any, ...]
 
 
 def is_array(value: Any) -> bool:
@@ -100,6 +106,7 @@ class Flattener:
     Args:
         caches_are_leaves: whether caches of transformers are leaves, or registered
             classes like others.
+        whole: ids of objects that are leaves.
         known: objects that have numbers already, and are visited only by `add_known`.
         first: the number of the first object that is not known.
 
@@ -112,10 +119,13 @@ class Flattener:
         self,
         *,
         caches_are_leaves: bool,
+        whole: Container[int] = (),
         known: Mapping[int, Any] | None = None,
         first: int = 0,
     ) -> None:
         self._caches_are_leaves = caches_are_leaves
+        self._whole = whole
+        self._code: dict[Any, None] = {}
         self._numbers = {id(value): number for number, value in (known or {}).items()}
         self._next = first
         self.leaves: list[Any] = []
@@ -142,7 +152,8 @@ class Flattener:
     def graph(self) -> Graph:
         """All that has been visited."""
         structure = Structure(tuple(self._roots), tuple(self._nodes.items()))
-        return Graph(self.leaves, self._names, self._objects, structure)
+        code = tuple(self._code)
+        return Graph(self.leaves, self._names, self._objects, structure, code)
 
     def _visit(self, value: Any, name: str) -> Reference:
         cls = type(value)
@@ -156,7 +167,9 @@ class Flattener:
             return ("object", number)
         # Before its kind: a cache that is registered with jax would be a value, which
         # cannot be written to.
-        if self._caches_are_leaves and is_transformers_cache(value):
+        is_cache = self._caches_are_leaves and is_transformers_cache(value)
+        if is_cache or id(value) in self._whole:
+            self._code[cls] = None
             return self._visit_leaf(value, name)
         match kind_of(cls):
             case "tuple":
@@ -164,17 +177,27 @@ class Flattener:
             case "method":
                 # A bound method is made anew at each access: only its object has an
                 # identity.
+                self._code[value.__func__] = None
                 return ("method", value.__func__, self._visit(value.__self__, name))
             case "leaf":
-                if cls is types.FunctionType and (body := FunctionBody.of(value)):
-                    return self._visit_function(value, body, name)
-                return self._visit_leaf(value, name)
+                return self._visit_single(value, name)
             case "opaque":
                 refuse_tensors_inside(value, name)
                 return self._visit_leaf(value, name)
             case "library" if not arrays_inside(value):
                 return self._visit_leaf(value, name)
         return self._visit_new_object(value, name)
+
+    def _visit_single(self, value: Any, name: str) -> Reference:
+        """A value of a class whose objects are leaves, but for some."""
+        if is_plain_module(value):
+            return self._visit_new_object(value, name)
+        if type(value) is types.FunctionType and (body := FunctionBody.of(value)):
+            self._code[body.without_variables()] = None
+            return self._visit_function(value, body, name)
+        if isinstance(value, _CODE):
+            self._code[value] = None
+        return self._visit_leaf(value, name)
 
     def _visit_tuple(self, value: tuple, name: str) -> Reference:
         # Tuples cannot be changed, so that they are described where they are met,
@@ -217,6 +240,7 @@ class Flattener:
 
     def _visit_object(self, value: Any, name: str, number: int) -> None:
         self._objects[number] = value
+        self._code[type(value)] = None
         state = read_state(value)
         attributes = tuple(
             (attribute, self._visit_attribute(content, f"{name}.{attribute}"))

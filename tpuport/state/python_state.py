@@ -62,7 +62,7 @@ _SEQUENCES = (list, deque, set)
 # Files whose functions modules of every kind call.
 _COMMON_FILES = ("torch.nn.functional",)
 
-# The key of each part of an object by its label.
+# The key of each part by its label.
 Keys = tuple[tuple[str, Hashable], ...]
 
 
@@ -72,15 +72,16 @@ class PythonState:
     Args:
         function: what is compiled.
         modules: the ported models that it uses; None to look for them.
-        start: the function itself, if `function` is a method of an object that is an
-            argument.
+        start: the function itself, if `function` is a method of an argument.
+        code: functions that the arguments lead to, and classes of theirs.
         varying: paths of numbers that are arguments of the program.
 
     Attributes:
         modules: what the function reaches, as `ReachableModules` says; weights of these
             are arguments.
         key: of the state.
-        nodes: the objects that make up the state, in the order of the key.
+        nodes: the objects that make up the state, in the order of the key; by id,
+            `node_numbers` are their numbers.
         tensors: on the device, that are not weights; arguments of the program beside
             these.
         host_tensors: on the host.
@@ -94,9 +95,10 @@ class PythonState:
         modules: Iterable[torch.nn.Module] | None = None,
         *,
         start: Callable | None = None,
+        code: Iterable[Any] = (),
         varying: frozenset[Path] = frozenset(),
     ) -> None:
-        reachable = ReachableModules(function)
+        reachable = ReachableModules(function, code)
         self.modules = reachable.modules if modules is None else list(modules)
         self.nodes: list[Any] = []
         self.tensors: list[torch.Tensor] = []
@@ -106,14 +108,14 @@ class PythonState:
         self._paths: list[str] = []
         self._entries: list[Entry] = []
         self._watched = WatchedValues()
-        self._numbers: dict[int, int] = {}
+        self.node_numbers: dict[int, int] = {}
         self._tensor_numbers: dict[int, int] = {}
         self._loads = reachable.attributes
         self._loads_any = reachable.reads_any_attribute
         self._named_weights = NamedWeights()
         self._classes: dict[type, None] = {}
         self._files: dict[str, None] = {}
-        self._walk([start or function, *reachable.functions, *self.modules])
+        self._walk([start or function, *reachable.functions, *self.modules, *code])
         # Their arrays do not tell int32 from int64.
         are_int32 = tuple(tensor.dtype is torch.int32 for tensor in self.tensors)
         entries = (
@@ -143,10 +145,6 @@ class PythonState:
             if isinstance(key, tuple) and key[0] is int
         }
 
-    def find_node(self, value: Any) -> int | None:
-        """The number of an object among `nodes`."""
-        return self._numbers.get(id(value))
-
     def find_tensor(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor among `tensors`."""
         return self._tensor_numbers.get(id(tensor))
@@ -157,7 +155,7 @@ class PythonState:
         return sum(key == ("tensor", number) for _, key in parts) == 1
 
     def count_references(self) -> Counter[int]:
-        """How many references to each value this object has, by the value's id."""
+        """How many references this object has to each value, by its id."""
         return Counter(map(id, self._watched.values)) + Counter(map(id, self.tensors))
 
     def tensor_paths(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -190,9 +188,7 @@ class PythonState:
         return iter(sorted(functions, key=lambda f: is_library(f.__module__ or "")))
 
     def named_weights(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """The parameters and buffers of one of `modules` by name, as torch lists them,
-        for a state that is current.
-        """
+        """The parameters and buffers of one of `modules` now, as torch names them."""
         return self._named_weights.of(module)
 
     # --- the walk ---
@@ -230,12 +226,12 @@ class PythonState:
             return python_values.value_key(value)
         if isinstance(value, torch.Tensor):
             return self._tensor_key(value)
-        number = self._numbers.get(id(value))
+        number = self.node_numbers.get(id(value))
         if number is not None:
             return number
         if python_values.is_opaque(value):
             return self._opaque_key(value)
-        self._numbers[id(value)] = len(self.nodes)
+        self.node_numbers[id(value)] = len(self.nodes)
         self.nodes.append(value)
         self._paths.append(path)
         return len(self.nodes) - 1

@@ -100,6 +100,10 @@ class _Task(NamedTuple):
 class ReachableModules:
     """The modules that a function reaches at the moment.
 
+    Args:
+        function: where the search begins.
+        code: other functions that may be called, and classes whose methods may be.
+
     Attributes:
         modules: each once. Those that only a container, an object or another function
             leads to are among them if they are on the device: the function may never
@@ -111,7 +115,7 @@ class ReachableModules:
             computes.
     """
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable, code: Iterable[Any] = ()) -> None:
         self.functions: list[types.FunctionType] = []
         self.attributes: set[str] = set()
         self.reads_any_attribute = False
@@ -121,6 +125,11 @@ class ReachableModules:
         self._seen: dict[int, Any] = {}
         self._owners: dict[type, None] = {}
         self._tasks: deque[_Task] = deque()
+        for part in code:
+            if isinstance(part, type):
+                self._add_class(part)
+            else:
+                self._add([part], 0)
         self._follow(function)
         on_device = {module: None for module in self._others if _is_on_device(module)}
         self.modules: list[torch.nn.Module] = list(self._named | on_device)
@@ -229,11 +238,7 @@ class ReachableModules:
         if home == "tpuport":
             self._visit_own_object(value, depth)
             return
-        if not is_library(home):
-            self._owners[cls] = None
-        # Operators call methods that no code names.
-        for method in _operators(cls):
-            self._add_method(cls, method)
+        self._add_class(cls)
         # functools.cache and its like keep the function that they wrap.
         wrapped = inspect.getattr_static(value, "__wrapped__", None)
         self._tasks.append(_Task(wrapped, depth, is_named=False))
@@ -241,6 +246,14 @@ class ReachableModules:
         if isinstance(attributes, dict):
             self._add(attributes.values(), depth + 1)
         self._add((getattr(value, name, ABSENT) for name in slots(cls)), depth + 1)
+
+    def _add_class(self, cls: type) -> None:
+        """Note a class whose methods may be called."""
+        if not is_library(cls.__module__):
+            self._owners[cls] = None
+        # Operators call methods that no code names.
+        for method in _operators(cls):
+            self._add_method(cls, method)
 
     def _visit_own_object(self, value: Any, depth: int) -> None:
         """Look at what the user gave to an object of tpuport's, such as a compiled

@@ -53,7 +53,8 @@ def trace_model(model: torch.nn.Module, inputs: Any) -> ModelTrace:
     args, kwargs = _arguments(inputs)
     flattener = object_graph.Flattener(caches_are_leaves=False)
     flattener.add_root("inputs", (args, kwargs))
-    leaves, _, _, structure = flattener.graph()
+    graph = flattener.graph()
+    leaves, structure = graph.leaves, graph.structure
     traced = [index for index, leaf in enumerate(leaves) if _is_array(leaf)]
     # Parameters first, as `read_program` expects it. Buffers are arguments too, or they
     # would be constants.
