@@ -1,6 +1,7 @@
 """Weights as arguments, static flags, donated caches, counted compilations, programs kept on disk."""
 
 import copy
+import datetime as dt
 import functools
 import logging
 import re
@@ -194,6 +195,16 @@ def test_a_flag_that_keeps_changing_is_named(caplog: pytest.LogCaptureFixture) -
         for scale in (1, 2, 3, 4):
             compiled(IDS, scale=scale)
     assert "scale keeps changing (1, 2, 3, 4). Pass it as a tensor." in caplog.text
+
+
+def test_a_value_that_is_no_number_cannot_be_traced_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = tpuport.compile(lambda x, time: x * time.day, name="dated")
+    with caplog.at_level(logging.WARNING, "tpuport"):
+        for day in (1, 2, 3, 4):
+            compiled(IDS, dt.date(2026, 1, day))
+    assert "time keeps changing" in caplog.text
+    assert "pass what the code computes from it, as a tensor" in caplog.text
+    assert "traced=" not in caplog.text
 
 
 def test_a_dtype_that_keeps_changing_is_named(caplog: pytest.LogCaptureFixture) -> None:

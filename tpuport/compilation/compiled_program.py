@@ -418,6 +418,11 @@ def _suggest_remedy(name: str, different: list[str]) -> str:
             "(docs/compiled-functions.md, 'Values that decide shapes')"
         )
     if not any(isinstance(text, ShapeText) for text in different):
+        if not all(map(_is_number, different)):
+            return (
+                "It is a part of the program: pass what the code computes from it, as a tensor, or give it few "
+                "different values"
+            )
         return (
             f"Pass it as a tensor. tpuport.compile(..., traced=[{name!r}]) makes one of a number; the code must "
             "not slice with it then (docs/compiled-functions.md, 'Your own objects')"
@@ -427,6 +432,14 @@ def _suggest_remedy(name: str, different: list[str]) -> str:
     if len(sizes) == 1:
         return "Give it one dtype"
     return "Pad it to a few fixed lengths"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -184,6 +184,12 @@ def test_a_tensor_of_the_host_among_those_of_the_device_is_named():
         assert (device + host.to("jax")).shape == (2, 3)
 
 
+def test_a_module_on_the_host_that_compiled_code_calls_is_to_be_ported() -> None:
+    compiled = tpuport.compile(lambda x, module: module(x))
+    with pytest.raises(PortError, match=r"weights on the host: module = tpuport\.port\(module\)"):
+        compiled(torch.ones(2, 3), torch.nn.Linear(3, 2))
+
+
 @pytest.mark.parametrize("index", [torch.tensor(1), torch.tensor([1, 0]), torch.tensor([True, False])])
 def test_a_tensor_of_the_host_that_one_of_the_device_indexes_is_named(index):
     host, place = torch.zeros(2, 3), compat.wrap(compat.to_jax(index))

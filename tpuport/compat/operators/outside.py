@@ -212,10 +212,18 @@ def _to_jax(self: Any, tensors: Any) -> Any:
                 f"{_without_form(host)}{host.dtype} {list(host.shape)} on the host"
                 for host in on_host
             ),
-            fix=_MOVE if all(map(has_array_form, on_host)) else _MAKE_DENSE,
+            fix=_remedy(on_host),
         ) from None
 
 
+def _remedy(on_host: list[torch.Tensor]) -> str:
+    if not all(map(has_array_form, on_host)):
+        return _MAKE_DENSE
+    has_weight = any(isinstance(host, torch.nn.Parameter) for host in on_host)
+    return _PORT if has_weight else _MOVE
+
+
+_PORT = "a module that is used here has its weights on the host: module = tpuport.port(module)"
 _MOVE = (
     'move one of them, x.to("jax") or y.cpu(), or create it on the device of the others, device=y.device; '
     "tpuport.compile(model) takes arguments from the host itself"
