@@ -33,6 +33,9 @@ def variations(sample: Any) -> Iterator[Any]:
             yield _mapped(sample, kind, lambda _, tensor, sizes=sizes: _resized(tensor, *sizes))
 
 
+# LAPACK's routine for balancing takes NaN for a size.
+_FATAL = {"linalg.eigvals": ("NaN", "infinity", "mixed")}
+UNKNOWN = "torch refuses such values, and tpuport too, but in a compiled program they are not known while it is traced"
 FLUSHED = "denormal numbers count as 0 on a TPU, and in XLA's programs for a CPU"
 
 
@@ -50,6 +53,11 @@ class Explanation(NamedTuple):
     kinds: tuple[str, ...]
     text: str
     reason: str
+
+
+def ends_torch(name: str, kind: str) -> bool:
+    """Whether torch itself ends the process, so that there is nothing to compare with."""
+    return kind in _FATAL.get(name, ())
 
 
 def explained(name: str, kind: str, outcome: Outcome) -> Outcome:
@@ -84,7 +92,8 @@ _VALUES: dict[str, Callable[[torch.dtype], list[float]]] = {
 EXPLANATIONS = (
     Explanation(
         ("*pow*", "frexp", "igamma*", "mode", "cummax", "cummin", "max", "min", "div",
-         "floor_divide", "linalg.*", "lu*", "cholesky*", "pinverse", "special.*"), (DENORMAL,), "",
+         "floor_divide", "linalg.*", "lu*", "cholesky*", "pinverse", "special.*",
+         "nn.functional.*max_pool*"), (DENORMAL,), "",
         f"{FLUSHED}; torch tells them apart here even with torch.set_flush_denormal(True)",
     ),
     Explanation(
@@ -116,7 +125,16 @@ EXPLANATIONS = (
         "the integer for a number that has none is undefined in torch as in C",
     ),
     Explanation(
-        ("mode",), (), "values:", "torch sorts by a comparison that is no order where there are NaN",
+        ("mode", "unique"), ("NaN", "mixed"), "values:",
+        "torch sorts by a comparison that is no order where there are NaN",
+    ),
+    Explanation(
+        ("special.*polynomial_*",), ("NaN", "mixed"), "nan for",
+        "torch leaves its loop for NaN before there is a result, and gives what it had for the element before",
+    ),
+    Explanation(
+        ("_upsample_bilinear2d_aa",), (SINGLE,), "values:",
+        "torch repeats the first row of an image that is one pixel wide, unless it is in channels_last",
     ),
     Explanation(
         ("cov",), (SINGLE,), "values:",

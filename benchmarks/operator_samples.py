@@ -107,10 +107,16 @@ def record(
         for form, call in calls.items():
             ways = [eager, traced] if compiled and form in _COMPILED else [eager]
             references = [_reference(call, sample, info.name) for sample in samples]
+            has_refused = [False] * len(samples)
             for way in ways:
-                entry["forms"][f"{form}, {way.__name__}"] = _verdicts(
-                    info.name, call, samples, references, way
+                results = way(call, samples)
+                entry["forms"][f"{form}, {way.__name__}"] = _summary(
+                    [
+                        _judge(info.name, call, *parts)
+                        for parts in zip(samples, references, results, has_refused, strict=True)
+                    ]
                 )
+                has_refused = [isinstance(result, Exception) for result in results]
         if dtype == "float32" and info.error_inputs_func is not None and not hostile:
             entry["forms"]["errors, eager"] = _errors(info, limit)
     return entry
@@ -119,20 +125,18 @@ def record(
 def _hostile(samples: list[Sample], info: Any, limit: int | None) -> list[Sample]:
     """Variations of as many samples, in equal distances; those with other sizes where torch accepts them."""
     chosen = samples[:: max(1, len(samples) // limit)][:limit] if limit else samples
-    varied = [variation for sample in chosen for variation in operator_hostile.variations(sample)]
+    varied = [
+        variation
+        for sample in chosen
+        for variation in operator_hostile.variations(sample)
+        if not operator_hostile.ends_torch(info.name, variation.hostile)
+    ]
     sizes = {operator_hostile.EMPTY, operator_hostile.SINGLE}
     return [
         sample
         for sample in varied
         if sample.hostile not in sizes or _reference(info.op, sample, info.name).error is None
     ]
-
-
-def _verdicts(
-    name: str, call: Call, samples: list[Sample], references: list[Reference], way: Call
-) -> dict[str, Any]:
-    results = way(call, samples)
-    return _summary([_judge(name, call, *parts) for parts in zip(samples, references, results, strict=True)])
 
 
 def _errors(info: Any, limit: int | None) -> dict[str, Any]:
@@ -144,7 +148,10 @@ def _errors(info: Any, limit: int | None) -> dict[str, Any]:
     samples = [sample for sample in samples if not _is_exotic(sample)]
     references = [_reference(info.op, sample, info.name) for sample in samples]
     chosen = [pair for pair in zip(samples, references, strict=True) if _can_go_wrong(*pair)]
-    return _verdicts(info.name, info.op, [pair[0] for pair in chosen], [pair[1] for pair in chosen], eager)
+    results = eager(info.op, [sample for sample, _ in chosen])
+    return _summary(
+        [_judge(info.name, info.op, *pair, result) for pair, result in zip(chosen, results, strict=True)]
+    )
 
 
 def _can_go_wrong(sample: Sample, reference: Reference) -> bool:
@@ -336,10 +343,15 @@ def _on_host(tree: Any) -> Any:
     return pytree.tree_map(move, tree)
 
 
-def _judge(name: str, call: Call, sample: Sample, reference: Reference, result: Any) -> Outcome:
+def _judge(
+    name: str, call: Call, sample: Sample, reference: Reference, result: Any, has_refused: bool = False
+) -> Outcome:
+    """What came of a sample; `has_refused` says whether the device refuses it outside of compiled programs."""
     outcome = _compared(name, call, sample, reference, result)
     if not sample.hostile or outcome.verdict == "equal":
         return outcome
+    if has_refused and reference.error is not None:
+        return Outcome("explained", operator_hostile.UNKNOWN)
     if sample.hostile == operator_hostile.DENORMAL:
         torch.set_flush_denormal(True)
         flushed = _compared(name, call, sample, _reference(call, sample, name), result)

@@ -103,9 +103,12 @@ def units(only: Sequence[str], dtypes: Sequence[str]) -> list[Unit]:
     return [(name, dtype) for dtype in dtypes for name in names if supports(database()[name], dtype)]
 
 
-def _is_due(entry: dict[str, Any] | None, before: str | None) -> bool:
-    """Whether an operator is to be run that was not, or not since a day."""
-    return entry is None or (before is not None and entry.get("date", "") < before)
+def _is_due(entry: dict[str, Any] | None, before: str | None, *, compiled: bool) -> bool:
+    """Whether an operator is to be run that was not, not compiled, or not since a day."""
+    if entry is None or (before is not None and entry.get("date", "") < before):
+        return True
+    forms = entry["forms"]
+    return compiled and bool(forms) and not any(form.endswith("traced") for form in forms)
 
 
 def _verdict(entry: dict[str, Any]) -> str:
@@ -144,7 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.models:
             used = operator_usage.occurring(name for name, _ in chosen)
             chosen = [unit for unit in chosen if unit[0] in used]
-        waiting = [unit for unit in chosen if options.again or _is_due(entries.get(unit), options.before)]
+        waiting = [
+            unit
+            for unit in chosen
+            if options.again or _is_due(entries.get(unit), options.before, compiled=not options.eager)
+        ]
         print(f"{len(chosen)} operators and dtypes, {len(waiting)} to run", flush=True)
         today = {"date": time.strftime("%Y-%m-%d", time.gmtime())}
         choice = {"compiled": not options.eager, "limit": options.samples, "hostile": options.hostile}

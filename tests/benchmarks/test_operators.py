@@ -6,7 +6,7 @@ import jax
 import pytest
 import torch
 
-from benchmarks import operator_table, operator_usage, operators
+from benchmarks import operator_hostile, operator_table, operator_usage, operators
 from benchmarks.operator_outcomes import compare, error_outcome
 from benchmarks.operator_samples import database, forms, record
 from tpuport.errors import MissingDtypeError, PortError
@@ -101,11 +101,30 @@ def test_which_operators_models_use():
 
 
 def test_results_of_an_earlier_day_are_due():
-    assert operators._is_due(None, None)
-    assert not operators._is_due({}, None)
-    assert operators._is_due({}, "2026-01-02")
-    assert operators._is_due({"date": "2026-01-01"}, "2026-01-02")
-    assert not operators._is_due({"date": "2026-01-02"}, "2026-01-02")
+    entry = {"forms": {"function, eager": {}}}
+    assert operators._is_due(None, None, compiled=False)
+    assert not operators._is_due(entry, None, compiled=False)
+    assert operators._is_due(entry, "2026-01-02", compiled=False)
+    assert operators._is_due(entry | {"date": "2026-01-01"}, "2026-01-02", compiled=False)
+    assert not operators._is_due(entry | {"date": "2026-01-02"}, "2026-01-02", compiled=False)
+
+
+def test_results_without_compiled_programs_are_due_with_them():
+    eager, both, crashed = (
+        {"forms": {form: {} for form in forms}}
+        for forms in (("function, eager",), ("function, eager", "function, traced"), ())
+    )
+    assert operators._is_due(eager, None, compiled=True)
+    assert not operators._is_due(both, None, compiled=True)
+    assert not operators._is_due(crashed, None, compiled=True)
+
+
+def test_what_torch_refuses_is_explained_where_only_a_program_has_it():
+    forms = record("quantile", "float32", compiled=True, limit=2, hostile=True)["forms"]
+    assert set(forms["function, eager"]["counts"]) == {"equal"}
+    traced = forms["function, traced"]
+    assert set(traced["counts"]) == {"equal", "explained"}
+    assert all(operator_hostile.UNKNOWN in reason for reason in traced["reasons"]["explained"])
 
 
 def test_a_number_that_is_nan_equals_nan_alone():
