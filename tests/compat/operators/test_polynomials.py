@@ -32,3 +32,11 @@ def test_degrees_beyond_those_that_torch_computes(agree):
 
 def test_integers_and_gradients(agree):
     agree(lambda x: torch.special.legendre_polynomial_p(x, 4), torch.arange(4), jit=False)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_degrees_that_are_no_numbers(agree, name):
+    """Not even as bounds of a loop, which would run for minutes."""
+    function = getattr(torch.special, name)
+    degrees = torch.tensor([torch.inf, -torch.inf, torch.nan, 2.0])
+    agree(lambda x, n: (function(x[:, None], n), function(x, torch.inf)), X[1:5], degrees, long=True)

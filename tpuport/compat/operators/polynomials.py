@@ -6,6 +6,7 @@ of their interval.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,14 +36,14 @@ class Family:
     highest: int | None = None
 
     def __call__(self, x: Operand, n: Operand) -> jax.Array:
-        """Traced. Elementwise; 0 for a negative degree."""
+        """Traced. Elementwise; 0 for a negative degree, or one that is no number."""
         x = jnp.asarray(x)
         dtype = (
             jnp.promote_types(x.dtype, jnp.float32)
             if x.dtype != jnp.float64
             else x.dtype
         )
-        degrees = jnp.asarray(n).astype(jnp.int32)
+        degrees = _whole(n)
         x, degrees = jnp.broadcast_arrays(x.astype(dtype), degrees)
 
         def step(
@@ -56,13 +57,28 @@ class Family:
             )
 
         # A bound that is known makes a loop that can be differentiated.
-        highest = int(n) if isinstance(n, (int, float)) else jnp.max(degrees, initial=0)
+        is_number = isinstance(n, (int, float))
+        highest = _whole_number(n) if is_number else jnp.max(degrees, initial=0)
         _, values = jax.lax.fori_loop(
             1, highest, step, (jnp.ones_like(x), self.first(x))
         )
         if self.highest is not None:
             values = jnp.where(degrees > self.highest, jnp.nan, values)
         return jnp.where(degrees < 0, 0, jnp.where(degrees == 0, 1, values))
+
+
+def _whole(degrees: Operand) -> jax.Array:
+    """Traced. As integers; NaN and infinities are negative, which they become in C, and
+    no bound of a loop.
+    """
+    degrees = jnp.asarray(degrees)
+    if jnp.issubdtype(degrees.dtype, jnp.floating):
+        degrees = jnp.where(jnp.isfinite(degrees), degrees, -1)
+    return degrees.astype(jnp.int32)
+
+
+def _whole_number(degree: int | float) -> int:
+    return int(degree) if math.isfinite(degree) else -1
 
 
 def _chebyshev(
