@@ -5,6 +5,7 @@ Shapes: P and R points of M coordinates.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
@@ -38,6 +39,22 @@ def cdist(
     ):
         return _euclidean_by_products(x1, x2)
     differences = jnp.abs(x1[..., :, None, :] - x2[..., None, :, :])
+    if p == float("inf"):
+        # torch leaves out NaN here, but not in `pdist`.
+        differences = jnp.where(jnp.isnan(differences), 0, differences)
+    return _norm(differences, p)
+
+
+def pdist(x: jax.Array, p: float = 2.0) -> jax.Array:
+    """Traced. The p-norm distance of each pair of points in `x` [P, M], the pairs in
+    the order of their first points, then their second.
+    """
+    first, second = np.triu_indices(x.shape[0], k=1)
+    return _norm(jnp.abs(x[first] - x[second]), p)
+
+
+def _norm(differences: jax.Array, p: float) -> jax.Array:
+    """The p-norm of absolute differences along the last dimension."""
     if p == 0:
         # NaN is not counted as one difference.
         return jnp.minimum(jnp.ceil(differences), 1).sum(-1)
@@ -59,5 +76,10 @@ def _euclidean_by_products(x1: jax.Array, x2: jax.Array) -> jax.Array:
 
 LOWERINGS = (
     Lowering(torch.cdist, on_arrays(cdist), "has 1 for an infinite p, and negative p"),
+    Lowering(
+        torch.ops.aten._pdist_forward.default,
+        on_arrays(pdist),
+        "counts NaN as one difference",
+    ),
 )
 METHODS = ()
