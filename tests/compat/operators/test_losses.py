@@ -103,3 +103,54 @@ def test_multilabel_margin_loss_has_a_number_for_each_row(agree, rows):
 
 def test_multilabel_margin_loss_of_a_single_class(agree):
     agree(functional.multilabel_margin_loss, torch.tensor(0.3), torch.tensor(0))
+
+
+SCORES = torch.tensor([[0.3, torch.nan, -1.0, 2.0], [torch.inf, 0.1, 0.2, -torch.inf], [0.5, 0.6, 0.7, 0.8]])
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_multi_margin_loss_leaves_out_nan(agree, p):
+    """Also where a weight is no number, of a margin that is kept."""
+    weight = torch.tensor([0.5, torch.nan, torch.inf, 2.0])
+
+    def losses(scores, target, weight):
+        return [
+            functional.multi_margin_loss(x, target, p, 0.4, of_class, reduction=reduction)
+            for x in (scores, scores[2:].expand(3, 4))
+            for of_class in (None, weight)
+            for reduction in ("none", "mean", "sum")
+        ]
+
+    agree(losses, SCORES, torch.tensor([0, 1, 2]), weight)
+
+
+def test_multi_margin_loss_of_one_row_or_class(agree):
+    agree(
+        lambda x, target: [
+            functional.multi_margin_loss(x[2], target[2], reduction="none"),
+            functional.multi_margin_loss(x[2], target[2:], reduction="none"),
+            functional.multi_margin_loss(x[2, 0], target[0], reduction="none"),
+        ],
+        SCORES,
+        torch.tensor([0, 1, 3]),
+    )
+
+
+def test_multi_margin_loss_of_a_class_that_is_none():
+    target = torch.tensor([0, 4, 1])
+    for scores, classes in ((SCORES, target), (SCORES.to("jax"), target.to("jax"))):
+        with pytest.raises(RuntimeError, match="target out of range"):
+            functional.multi_margin_loss(scores, classes)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_no_classes_of_which_all_are_ignored(agree, reduction):
+    def loss(scores, target, weight):
+        options = {"ignore_index": 0, "reduction": reduction}
+        return [
+            functional.nll_loss(scores, target, **options),
+            functional.nll_loss(scores, target, weight, **options),
+            functional.nll_loss(scores[0], target[0], **options),
+        ]
+
+    agree(loss, torch.ones(2, 0), torch.tensor([0, 0]), torch.ones(0))

@@ -41,12 +41,13 @@ _UNCHECKED = {
     _aten.equal.default, _aten._grouped_mm.default, _aten._scaled_mm.default,
     _aten.addbmm_.default, _aten.as_strided.default, _aten.as_strided_.default,
 }  # fmt: skip
-# Of these only the errors: torch's statistics have other dtypes and shapes on other
-# devices.
+# Of these only the errors: torch's statistics, and what it makes of no pixels or of one
+# row, have other dtypes and shapes on other devices.
 _DEVICE_DEPENDENT = {
     _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
     _aten._native_batch_norm_legit.no_stats, _aten._batch_norm_with_update.default,
     _aten.native_layer_norm.default, _aten._embedding_bag.default, _aten._embedding_bag_forward_only.default,
+    _aten.pixel_unshuffle.default, _aten.multi_margin_loss.default,
 }  # fmt: skip
 # Of these, torch's kernels for meta tensors keep strides, where those for a CPU or a
 # GPU give contiguous results.

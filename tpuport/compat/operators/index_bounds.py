@@ -230,6 +230,11 @@ def _classes(arguments: dict[str, Any]) -> None:
     )
 
 
+def _margin_classes(arguments: dict[str, Any]) -> None:
+    count = (1, *arguments["self"].shape)[-1]
+    check_range(arguments["target"], count, RuntimeError, "target out of range")
+
+
 def _one_hot(arguments: dict[str, Any]) -> None:
     count = arguments.get("num_classes", -1)
     message = "Class values must be smaller than num_classes."
@@ -283,6 +288,7 @@ _RULES: dict[Any, _Rule] = {
     _aten.embedding: _rows,
     **dict.fromkeys((_aten._embedding_bag, _aten._embedding_bag_forward_only), _bags),
     **dict.fromkeys((_aten.nll_loss_forward, _aten.nll_loss2d_forward), _classes),
+    _aten.multi_margin_loss: _margin_classes,
     **dict.fromkeys((functional.one_hot, _aten.one_hot), _one_hot),
     **dict.fromkeys((_aten.max_unpool2d, _aten.max_unpool3d), _places),
 }
