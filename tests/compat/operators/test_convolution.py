@@ -147,3 +147,17 @@ def test_a_model_whose_rules_divide_the_outputs(mesh: jax.sharding.Mesh) -> None
 def test_inferred_rules_leave_groups_whole() -> None:
     rules = tpuport.ShardingRules.infer(Grouped(), {"x": torch.randn(4, 8, 12)})
     assert not any("first" in pattern and axes and "tp" in axes for pattern, axes in rules.items())
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_no_input_channels(agree, batch, has_bias):
+    """torch gives no output channels either, whatever the weight has."""
+    image, weight = torch.ones(*batch, 0, 5, 5), torch.ones(4, 0, 2, 3)
+    bias = torch.ones(4)
+    agree(
+        lambda image, weight, bias: functional.conv2d(image, weight, bias if has_bias else None, padding=1),
+        image,
+        weight,
+        bias,
+    )

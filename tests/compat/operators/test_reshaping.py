@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -198,3 +200,25 @@ def test_wrong_counts_are_refused(counts, options):
     counts = compat.wrap(compat.to_jax(torch.tensor(counts)))
     with compat.environment(), pytest.raises(RuntimeError):
         torch.repeat_interleave(x, counts, dim=1, **options)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (5, 4)])
+def test_pieces(agree, shape):
+    """An empty dimension has one piece, whatever its size."""
+
+    def pieces(x):
+        return [
+            piece
+            for dim in (0, -1)
+            for function in (torch.split, torch.split_copy, torch.unsafe_split, torch.chunk)
+            for piece in function(x, 2, dim)
+        ]
+
+    agree(pieces, torch.arange(float(shape[0] * shape[1])).reshape(shape))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 0, 0), (0, 2, 6, 6), (2, 2, 6, 9), (3, 6, 3)])
+def test_pixels_as_channels(agree, shape):
+    """An image without elements stays as it is."""
+    image = torch.arange(float(math.prod(shape))).reshape(shape)
+    agree(lambda x: torch.nn.functional.pixel_unshuffle(x, 3), image)

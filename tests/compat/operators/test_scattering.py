@@ -112,3 +112,15 @@ def test_indices_that_a_mask_lets_lie_outside(agree):
         torch.tensor([1, -7, -1]),
     )
     agree(index, torch.arange(20.0).reshape(4, 5), mask, rows, columns, torch.tensor([10.0, torch.nan, 30.0]))
+
+
+def test_a_masked_index_of_an_empty_tensor(agree):
+    index = [torch.tensor([[1], [0]]), torch.tensor([[4, 2, 0]])]
+
+    def read(x, mask, rows, columns):
+        return [
+            torch.ops.aten._unsafe_masked_index(x, mask, [rows, columns], 7),
+            torch.ops.aten._unsafe_masked_index(x, mask[0], [None, columns[0]], 7),
+        ]
+
+    agree(read, torch.ones(0, 0), torch.zeros(2, 3, dtype=torch.bool), *index)

@@ -93,6 +93,9 @@ def convolution(
     # channels are divided that are in groups of several, and where positions are
     # divided that a transposed convolution spreads out.
     whole = []
+    # Without input channels, torch gives none, whatever the weight's.
+    if not batch.shape[1]:
+        weight, bias = weight[:0], None
     if groups > 1 and not batch.shape[1] == weight.shape[0] == groups:
         whole = [1]
         weight = undivided(weight, [0, 1])

@@ -316,6 +316,34 @@ def pad(
     )
 
 
+def split(x: jax.Array, size: int, dim: int = 0) -> list[jax.Array]:
+    """Traced. Pieces of a size along a dimension, the last one as long as the rest; of
+    an empty one, a single piece.
+    """
+    length = x.shape[dim]
+    starts = range(0, length, size) if length else [0]
+    return [
+        jax.lax.slice_in_dim(x, start, min(start + size, length), axis=dim)
+        for start in starts
+    ]
+
+
+def pixel_unshuffle(image: jax.Array, factor: int) -> jax.Array:
+    """Traced. An image [..., channels, height, width] with each block of pixels in the
+    channels of one.
+    """
+    if not image.size:
+        return image  # torch on any device leaves it as it is
+    *leading, channels, height, width = image.shape
+    blocks = image.reshape(
+        *leading, channels, height // factor, factor, width // factor, factor
+    )
+    pixels = jnp.moveaxis(blocks, (-3, -1), (-4, -3))
+    return pixels.reshape(
+        *leading, channels * factor**2, height // factor, width // factor
+    )
+
+
 _aten = torch.ops.aten
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave, _aten.repeat_interleave.self_int,
             _aten.repeat_interleave.self_Tensor, _aten.repeat_interleave.Tensor)  # fmt: skip
@@ -381,6 +409,15 @@ LOWERINGS = (
         "writes nothing beyond the end",
     ),
     Lowering(_aten.flip.default, on_arrays(flip), "fails on scalars"),
+    *(
+        Lowering(target, on_arrays(split), "has no piece of an empty dimension")
+        for target in (_aten.split.Tensor, _aten.split_copy.Tensor)
+    ),
+    Lowering(
+        _aten.pixel_unshuffle.default,
+        on_arrays(pixel_unshuffle),
+        "has channels for an image without elements",
+    ),
     *(
         Lowering(
             overload,

@@ -207,6 +207,15 @@ def masked_index(
     """Traced. `x[indices]` where the mask holds, else `fill`; only there may an index
     lie outside.
     """
+    if not x.size:
+        # Nothing can be read, but the places still have a shape.
+        are_places = [index is not None for index in indices]
+        are_places += [False] * (x.ndim - len(indices))
+        sizes = [
+            1 if is_place else size
+            for is_place, size in zip(are_places, x.shape, strict=True)
+        ]
+        x = jnp.full(sizes, fill, x.dtype)
     values = x[_within(x, indices)]
     return jnp.where(mask, values, jnp.asarray(fill).astype(x.dtype))
 
