@@ -1,6 +1,9 @@
+import re
+
 import pytest
 import torch
 
+import tpuport
 from tpuport import compat
 
 EQUALS = torch.tensor([[2, 1, 2, 1, 0, 2], [5, 5, 3, 3, 5, 3]])
@@ -61,4 +64,36 @@ def test_searchsorted_in_rows(agree):
         lambda b, s: torch.searchsorted(b, torch.full_like(b, 2.1), sorter=s),
         torch.tensor([2.0, 2.5, 1.0]),
         torch.tensor([2, 0, 1]),
+    )
+
+
+@pytest.mark.parametrize("name", ["quantile", "nanquantile"])
+@pytest.mark.parametrize("rank", [torch.nan, torch.inf, -0.1, 1.5])
+def test_ranks_that_are_none(name, rank):
+    ranks = torch.tensor([0.5, rank])
+    message = re.escape("quantile() q values must be in the range [0, 1]")
+    for x, q in ((FLOATS, ranks), (FLOATS.to("jax"), ranks.to("jax"))):
+        with pytest.raises(RuntimeError, match=message):
+            getattr(torch, name)(x, q)
+        with pytest.raises(RuntimeError, match=message):
+            getattr(x, name)(q, dim=1, keepdim=True)
+
+
+def test_ranks_that_are_none_in_a_program_that_checks():
+    ranks = torch.tensor([0.5, torch.nan])
+    with pytest.raises(RuntimeError, match="q values must be in the range"):
+        tpuport.compile(torch.quantile, check_indices=True)(FLOATS, ranks)
+
+
+def test_quantiles(agree):
+    def quantiles(x, q):
+        return [
+            function(x, ranks, dim=1, interpolation=interpolation)
+            for function in (torch.quantile, torch.nanquantile)
+            for ranks in (q, 0.3)
+            for interpolation in ("linear", "lower", "nearest")
+        ]
+
+    agree(
+        quantiles, torch.tensor([[3.0, 1.0, torch.nan, 2.0], [4.0, 5.0, 0.0, 1.0]]), torch.tensor([0.0, 0.7])
     )

@@ -3,13 +3,19 @@ equal elements counts.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
+from jax.core import Tracer
 
+from tpuport.compat import index_checks
+from tpuport.compat.convert import as_jax, is_ported
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.samplers import require
 
 
 def _sortable(x: jax.Array) -> jax.Array:
@@ -202,6 +208,34 @@ def median(
     return value.squeeze(dim), place.squeeze(dim)
 
 
+def quantile(
+    x: torch.Tensor,
+    q: torch.Tensor | float,
+    *args: Any,
+    operator: Callable[..., torch.Tensor],
+    **options: Any,
+) -> torch.Tensor:
+    """torch's quantiles of x, from the operators that they are composed of.
+
+    Args:
+        q: ranks from 0 to 1; numbers are checked by torch, on any device.
+        operator: `aten::quantile` or `aten::nanquantile`.
+    """
+    if is_ported(q):
+        ranks = as_jax(q)
+        message = "quantile() q values must be in the range [0, 1]"
+        if isinstance(ranks, Tracer):
+            is_outside = _is_no_rank(ranks)
+            index_checks.require(is_outside, is_outside, RuntimeError, message)
+        else:
+            require(not np.any(_is_no_rank(np.asarray(ranks))), message)
+    return operator(x, q, *args, **options)
+
+
+def _is_no_rank(ranks: Any) -> Any:
+    return ~((ranks >= 0) & (ranks <= 1))
+
+
 _aten = torch.ops.aten
 _ORDER = "orders neither bools nor equal elements as torch does"
 _TIES = "takes another one among equal elements, and fails on bools"
@@ -238,5 +272,17 @@ LOWERINGS = (
         for target in (packet.default, packet.dim)
     ),
     Lowering(_aten.mode.default, on_arrays(mode), _TIES),
+    *(
+        Lowering(
+            target,
+            functools.partial(quantile, operator=operator),
+            "reads any element for a rank that is none",
+        )
+        for name, operator in (
+            ("quantile", _aten.quantile),
+            ("nanquantile", _aten.nanquantile),
+        )
+        for target in (getattr(torch, name), getattr(torch.Tensor, name))
+    ),
 )
 METHODS = ()
