@@ -116,6 +116,9 @@ def zeta(s: Operand, q: Operand) -> jax.Array:
     low = jnp.minimum(s, _HIGHEST_POWER)
     sums = jax.scipy.special.zeta(low, positive)
     values = total + jnp.where(s > low, jnp.power(positive, -s), sums)
+    # torch multiplies zero by infinity there.
+    is_lost = jnp.isposinf(q) | (jnp.isposinf(s) & (q > 1))
+    values = jnp.where(is_lost, jnp.nan, values)
     values = jnp.where(is_whole & (q <= 0), jnp.inf, values)
     values = jnp.where(~is_whole & (q < 0) & (s != jnp.floor(s)), jnp.nan, values)
     return jnp.where(s == 1, jnp.inf, jnp.where(s < 1, jnp.nan, values))
