@@ -23,6 +23,7 @@ from small_models import (
     Output,
     ReadsValues,
     ReadsValuesAndEnds,
+    Remembers,
     ReturnsObject,
     RoundsOnDevice,
     Routes,
@@ -96,6 +97,12 @@ def test_every_line_that_needs_a_value_is_found_in_one_run() -> None:
     # What follows the answers equals torch, and without answers there is no program.
     statuses = {stage.name: stage.status for stage in run.stages}
     assert (statuses["compare"], statuses["compile"]) == ("passed", "failed")
+
+
+def test_what_a_function_remembers_of_one_run_is_not_in_the_next() -> None:
+    run = check(Remembers, "values", "compare", "compile")
+    assert {stage.status for stage in run.stages} == {"passed"}
+    assert not run.findings
 
 
 def test_lines_that_need_values_keep_their_own_line_when_the_run_ends_later() -> None:

@@ -21,6 +21,7 @@ from tpuport.patches import cached_methods, transformers_experts, transformers_r
 from tpuport.plurals import count_noun, is_or_are
 from tpuport.sharding.sequence import sequence_sharded
 from tpuport.state.python_state import PythonState
+from tpuport.state.remembered_results import traced_results_forgotten
 from tpuport.static_values import Identity
 from tpuport.tracing import exclusive_trace, trace_lock
 
@@ -167,6 +168,7 @@ def use_weights(
         # do.
         stack.enter_context(randomness.any_stream())
         stack.enter_context(cached_methods.without_caches(models))
+        stack.enter_context(traced_results_forgotten(models))
         # Attention is tpuport's, unless the user has registered another.
         meshes = list(map(model_mesh, models))
         stack.enter_context(attention.use_on_meshes(meshes))

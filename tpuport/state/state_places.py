@@ -8,7 +8,7 @@ import functools
 import re
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -125,16 +125,38 @@ def number_path(path: str, part: str, name: Any) -> str:
     return path if part == "variable" else item_path(path, part, name)
 
 
+def is_traced(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has, or had, its value in a trace alone."""
+    return isinstance(compat.as_jax(tensor), Tracer)
+
+
 def leads_to_traced(value: Any, seen: set[int]) -> bool:
     """Whether a value that was made while tracing is, or contains, a tensor that is
     being traced.
     """
-    # `seen` ends the walk where objects lead back to themselves.
+    return leads_to(value, is_traced, seen)
+
+
+def leads_to(
+    value: Any,
+    is_sought: Callable[[torch.Tensor], bool],
+    seen: set[int],
+    *,
+    enters_modules: bool = True,
+) -> bool:
+    """Whether a value is, or contains, a tensor of some kind.
+
+    Args:
+        seen: ids of what has been visited, where the walk ends.
+        enters_modules: whether what modules contain counts.
+    """
     if isinstance(value, (*PLAIN, type, types.ModuleType)) or id(value) in seen:
         return False
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
-        return isinstance(compat.as_jax(value), Tracer)
+        return is_sought(value)
+    if isinstance(value, torch.nn.Module) and not enters_modules:
+        return False
     parts: list[Any] = []
     match value:
         case dict():
@@ -149,7 +171,9 @@ def leads_to_traced(value: Any, seen: set[int]) -> bool:
             parts += (value.func, *value.args, *value.keywords.values())
     parts += getattr(value, "__dict__", {}).values()
     parts += (getattr(value, name, None) for name in slots(type(value)))
-    return any(leads_to_traced(part, seen) for part in parts)
+    return any(
+        leads_to(part, is_sought, seen, enters_modules=enters_modules) for part in parts
+    )
 
 
 def assigning_line(state: PythonState, path: str) -> str:

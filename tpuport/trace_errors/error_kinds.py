@@ -55,9 +55,7 @@ class ErrorKind(NamedTuple):
 # Rules about values, and about arrays whose shape depends on values.
 _ABOUT_VALUES: Final = ("TPU1", "TPU2", "TPU312")
 _VALUE: Final = ErrorKind("value", "TPU201", _ABOUT_VALUES)
-_LEAK: Final = ErrorKind(
-    "leak", "TPU502", far_rules=("TPU502", "TPU503", "TPU504", "TPU505")
-)
+_LEAK: Final = ErrorKind("leak", "TPU502", far_rules=("TPU502", "TPU503", "TPU505"))
 TRANSFORM: Final = ErrorKind(
     "gradient",
     summary="torch.func's transforms, such as grad and vmap, do not reach what runs on the device",

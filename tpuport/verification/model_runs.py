@@ -20,6 +20,7 @@ from tpuport.internals.torch_internals import torch_pytree
 from tpuport.jaxprs import without_dead_code
 from tpuport.object_graph.classes import attributes_of, set_attributes
 from tpuport.object_graph.flattening import is_own_object
+from tpuport.state.remembered_results import tensors_forgotten
 from tpuport.topology.advice.float32_products import (
     Float32Product,
     find_float32_products,
@@ -215,7 +216,7 @@ def _dtypes_of(run: Recording) -> dict[tuple[str, int, str], torch.dtype]:
 def _run_on_host(
     model: torch.nn.Module, inputs: Arguments, recorder: TorchRecorder | ExactRecorder
 ) -> Recording:
-    with torch.no_grad(), recorder:
+    with tensors_forgotten(model), torch.no_grad(), recorder:
         model(*inputs.positional, **inputs.keywords)
     return recorder.recording
 
@@ -359,7 +360,7 @@ def torch_caller(model: torch.nn.Module) -> Caller:
     """Calls the model in torch."""
 
     def call(inputs: Arguments) -> Any:
-        with torch.no_grad():
+        with tensors_forgotten(model), torch.no_grad():
             return model(*inputs.positional, **inputs.keywords)
 
     return call
@@ -369,7 +370,7 @@ def exact_caller(model: torch.nn.Module) -> Caller:
     """Calls a model that is in float64 and draws nothing, with arguments in float64."""
 
     def call(inputs: Arguments) -> Any:
-        with torch.no_grad(), ExactRecorder(model, {}):
+        with tensors_forgotten(model), torch.no_grad(), ExactRecorder(model, {}):
             return model(*inputs.positional, **inputs.keywords)
 
     return call

@@ -145,12 +145,3 @@ def test_tensor_attributes_become_buffers(fix) -> None:
 def test_attributes_left_alone(parts: tuple[str, str, str], fix) -> None:
     text = _CLASS.format(*parts)
     assert fix(text, ("TPU507", "self.x = torch.arange(3)"), unsafe=True) == text
-
-
-def test_caches_go_when_asked(fix) -> None:
-    text = "from functools import lru_cache\n\n\n@lru_cache(maxsize=8)\n@other\ndef f(n):\n    return n\n"
-    assert fix(text, ("TPU504", "lru_cache(maxsize=8)")) == text
-    after = "from functools import lru_cache\n\n\n@other\ndef f(n):\n    return n\n"
-    assert fix(text, ("TPU504", "lru_cache(maxsize=8)"), unsafe=True) == after
-    asked = text + "\n\nf.cache_clear()\n"
-    assert fix(asked, ("TPU504", "lru_cache(maxsize=8)"), unsafe=True) == asked

@@ -261,19 +261,6 @@ def test_state_in_forward(tmp_path: Path, body: str, expected: list[str]) -> Non
         ),
         (
             """
-            @functools.lru_cache(maxsize=1)
-            def f(x):
-                return x * 2
-
-
-            class Model(nn.Module):
-                def forward(self, x: torch.Tensor):
-                    return f(x)
-            """,
-            ["TPU504 error"],
-        ),
-        (
-            """
             @functools.lru_cache
             def f(n):
                 return n * 2

@@ -17,8 +17,13 @@ from tpuport.attention import attention_settings
 from tpuport.compat import randomness
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import with_tensors
-from tpuport.patches import transformers_experts, transformers_rotary
+from tpuport.patches import (
+    cached_methods,
+    transformers_experts,
+    transformers_rotary,
+)
 from tpuport.state import left_as_it_was
+from tpuport.state.remembered_results import traced_results_forgotten
 from tpuport.tracing import exclusive_trace, trace_lock
 
 
@@ -131,6 +136,8 @@ def _in_place_of_weights(
         compat.environment,
         torch.no_grad,
         randomness.any_stream,
+        lambda: cached_methods.without_caches([model]),
+        lambda: traced_results_forgotten([model]),
         _plain_attention,
         lambda: attention.use_on_meshes([None]),
         lambda: attention.use_in_model(model),
