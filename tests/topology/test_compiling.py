@@ -16,6 +16,7 @@ import tpuport
 from benchmarks import hunyuan_compile
 from tpuport.errors import PortError
 from tpuport.hardware import compiled, compiler_options
+from tpuport.patches import registry
 from tpuport.sharding import ShardingRules
 from tpuport.topology import Decode, Prefill, compile_for, compiling, described, lower_for
 from tpuport.trace_errors import CannotTrace
@@ -403,6 +404,17 @@ def test_a_mesh_of_ones_own() -> None:
 def test_a_mesh_of_other_devices_is_refused() -> None:
     with pytest.raises(PortError, match="do not belong to the described TPU"):
         compile_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v6e", mesh=tpuport.create_mesh(tp=-1))
+
+
+def test_patches_are_applied_as_where_a_model_is_ported() -> None:
+    """The page of HunyuanVideo-1.5 compiles it where nothing has enabled tpuport."""
+    tpuport.disable()
+    assert "hunyuan-video-1.5.forward" not in registry.applied()
+    try:
+        lower_for(Attending, {"x": torch.empty(1, 8, 256)}, topology="v6e", tp=4, rules=RULES)
+        assert "hunyuan-video-1.5.forward" in registry.applied()
+    finally:
+        tpuport.disable()
 
 
 @pytest.fixture

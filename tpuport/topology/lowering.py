@@ -36,6 +36,7 @@ from tpuport.hardware import assume_generation, described, generation_of, parse_
 from tpuport.jaxprs import without_dead_code
 from tpuport.library_classes import is_library_model
 from tpuport.mesh import create_mesh
+from tpuport.patches import registry
 from tpuport.quantization import QuantizationRules
 from tpuport.sharding import ShardingRules
 from tpuport.sharding.sequence import transformer_blocks
@@ -245,6 +246,9 @@ def lower_for(
         CannotTrace: the model's code cannot be traced; says where, and what to do.
     """
     owner = build_model(model)
+    # As `port` does, so that the program is the one that a ported model runs.
+    registry.apply_all()
+    registry.apply_for(owner)
     chips = described(topology)
     if mesh is None:
         mesh = create_mesh(dp, sp, tp, devices=chips.devices)
