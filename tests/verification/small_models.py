@@ -211,6 +211,30 @@ class Stops(Small):
         return x + (before + after)[:, None]
 
 
+class CastsDown(Small):
+    """Computes its last product in the dtype of a region."""
+
+    device: str = "cuda"
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        logits = super().forward(ids, mask)
+        with torch.autocast(self.device or logits.device.type, dtype=torch.bfloat16):
+            product = logits @ logits.mT  # region
+        return product.float()
+
+
+class CastsDownWhereItIs(CastsDown):
+    """The region is for the device of the tensors."""
+
+    device = ""
+
+
+class CastsDownOnTheHost(CastsDown):
+    """The region is for tensors on the host."""
+
+    device = "cpu"
+
+
 @functools.lru_cache
 def _remembered(length: int, device: torch.device) -> torch.Tensor:
     return torch.ones(length, length, device=device).tril()

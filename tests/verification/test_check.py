@@ -14,6 +14,9 @@ import pytest
 import torch
 from small_models import (
     Adapted,
+    CastsDown,
+    CastsDownOnTheHost,
+    CastsDownWhereItIs,
     Counts,
     Draws,
     DrawsOnHost,
@@ -97,6 +100,32 @@ def test_every_line_that_needs_a_value_is_found_in_one_run() -> None:
     # What follows the answers equals torch, and without answers there is no program.
     statuses = {stage.name: stage.status for stage in run.stages}
     assert (statuses["compare"], statuses["compile"]) == ("passed", "failed")
+
+
+@pytest.mark.parametrize("model_class", [CastsDown, CastsDownWhereItIs])
+def test_autocast_in_torch_is_that_of_a_gpu(model_class: type) -> None:
+    run = check(model_class, "values", "compare", "compile")
+    assert {stage.status for stage in run.stages} == {"passed"}
+    assert all(finding.severity == "note" for finding in run.findings)
+    recording = model_runs.run_torch(seeded(model_class), Arguments.of(small_inputs()))
+    products = [event for event in recording.events if event.operator in ("matmul", "__matmul__")]
+    assert {note.dtype for note in products[-1].outputs} == {torch.bfloat16}
+
+
+def test_autocast_of_the_host_leaves_the_device_alone() -> None:
+    run = check(CastsDownOnTheHost, "values", "compare", "compile")
+    finding = only(run, "dtype")
+    assert (finding.severity, line(finding)) == ("warning", line_of("region"))
+    assert "torch.autocast(x.device.type)" in finding.remedy
+
+
+def test_inputs_that_were_computed_of_weights_are_taken() -> None:
+    model = torch.nn.Linear(3, 3)
+    computed = torch.nn.Linear(3, 3)(torch.ones(2, 3))
+    model.features = computed * 2
+    result = tpuport.check(model, (computed,))
+    assert result.ok, result.to_text()
+    assert computed.grad_fn is not None
 
 
 def test_what_a_function_remembers_of_one_run_is_not_in_the_next() -> None:

@@ -5,11 +5,13 @@ torch decides by operator, in kernels that it calls before all others while auto
 on. It has such kernels for each kind of device but ours; these do the same for "jax",
 by the same lists (`AT_FORALL_...` in torch's `autocast_mode.h`).
 `torch.autocast("cuda")`, which torch switches off where there is no GPU, is autocast of
-the device here. Tensors on the host take no part.
+the device here. Tensors on the host take no part, unless the host stands in for a GPU.
 """
 
+import contextlib
 import functools
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -67,6 +69,7 @@ _UNREACHABLE = frozenset({
     "_cudnn_rnn", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", "cudnn_convolution", "cudnn_convolution_transpose",
 })  # fmt: skip
 
+_host_is_device: ContextVar[bool] = ContextVar("host is device", default=False)
 _libraries: list[torch.library.Library] = []
 _torch_initialize: Any = None
 _torch_enter: Any = None
@@ -96,6 +99,16 @@ def install() -> None:
     device_module.get_amp_supported_dtype = _region_dtypes
 
 
+@contextlib.contextmanager
+def host_takes_part() -> Iterator[None]:
+    """Cast tensors on the host like a GPU's, in regions for a GPU or for the host."""
+    token = _host_is_device.set(True)
+    try:
+        yield
+    finally:
+        _host_is_device.reset(token)
+
+
 def uninstall() -> None:
     """Leave autocast to torch again."""
     if _libraries:
@@ -123,7 +136,8 @@ def _initialize(region: Any, device_type: str, *args: Any, **kwargs: Any) -> Non
     """`torch.autocast(...)`: a region for a GPU that is not there is one for the
     device.
     """
-    if device_type == "cuda" and not missing_cuda.has_gpu():
+    is_missing = device_type == "cuda" and not missing_cuda.has_gpu()
+    if is_missing or (device_type == "cpu" and _host_is_device.get()):
         device_type = DEVICE
     _torch_initialize(region, device_type, *args, **kwargs)
     dtype = region.fast_dtype
@@ -237,9 +251,11 @@ def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
 
 
 def _is_eligible(value: Any) -> bool:
-    return (
-        is_ported(value) and value.is_floating_point() and value.dtype != torch.float64
-    )
+    if not is_ported(value) and not (
+        _host_is_device.get() and isinstance(value, torch.Tensor)
+    ):
+        return False
+    return value.is_floating_point() and value.dtype != torch.float64
 
 
 def _to(

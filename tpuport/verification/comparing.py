@@ -59,6 +59,8 @@ class Mismatch:
         dtypes: on the device and in torch.
         is_replaced: whether tpuport runs other code there than torch.
         is_added: whether only the device runs this operator.
+        in_cpu_region: whether `torch.autocast("cpu")` surrounds the line, which leaves
+            the device alone.
         tie: if the operator has only chosen others of equal values than torch.
     """
 
@@ -70,6 +72,7 @@ class Mismatch:
     deviation: Deviation
     is_replaced: bool = False
     is_added: bool = False
+    in_cpu_region: bool = False
     tie: Tie | None = None
 
 
@@ -376,6 +379,7 @@ def dtype_differences(runs: Runs) -> list[Mismatch]:
                         note.path,
                         dtypes,
                         _NO_DEVIATION,
+                        in_cpu_region=match.device.in_cpu_region,
                     )
                     mismatches.setdefault(_line_and_operator(event), mismatch)
     return list(mismatches.values())

@@ -205,6 +205,14 @@ def dtype_findings(mismatches: list[Mismatch]) -> list[CheckFinding]:
 
 def _dtype_finding(mismatch: Mismatch) -> CheckFinding:
     ours, theirs = map(name, mismatch.dtypes)
+    if mismatch.in_cpu_region:
+        return CheckFinding(
+            "dtype", "compare", "warning",
+            f"`{mismatch.operator}` gives {ours} here, as on a GPU: torch.autocast('cpu') is for tensors of the CPU",
+            "name the device of the tensors, torch.autocast(x.device.type), if the region is meant for them",
+            mismatch.line, module=mismatch.call.name,
+            details={"operator": mismatch.operator, "dtype": ours, "torch_dtype": theirs},
+        )  # fmt: skip
     return CheckFinding(
         "dtype", "compare", "error",
         f"`{mismatch.operator}` gives {ours} here, and {theirs} in torch for arguments of the same dtypes",

@@ -7,13 +7,15 @@ import contextvars
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+from unittest import mock
 
 import jax
 import torch
 
 from tpuport import checkpoint, compat
+from tpuport.compat import autocast
 from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
@@ -43,6 +45,8 @@ from tpuport.verification.recording import (
     named_tensors,
 )
 from tpuport.verification.rounding import RoundedRecorder
+
+_Copied = TypeVar("_Copied")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Arguments:
 
     def copy(self) -> "Arguments":
         """The same values, which a run may write to."""
-        return copy.deepcopy(self)
+        return _copy(self)
 
     def widened(self) -> "Arguments":
         """A copy with floating-point tensors in float64, those inside of the user's own
@@ -110,6 +114,19 @@ def _widen_tree(tree: Any, widened: dict[int, tuple[Any, Any]]) -> Any:
     return torch_pytree.tree_map(widen, tree)
 
 
+def _copy(value: _Copied) -> _Copied:
+    """A copy, of computed tensors without their history for gradients, which torch
+    would not copy.
+    """
+    copy_leaf = torch.Tensor.__deepcopy__
+
+    def copy_tensor(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        return copy_leaf(tensor if tensor.is_leaf else tensor.detach(), memo)
+
+    with mock.patch.object(torch.Tensor, "__deepcopy__", copy_tensor):
+        return copy.deepcopy(value)
+
+
 def copy_model(model: torch.nn.Module) -> torch.nn.Module:
     """A copy of a model in evaluation mode.
 
@@ -117,7 +134,7 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
         PortError: it cannot be copied.
     """
     try:
-        return copy.deepcopy(model).eval()
+        return _copy(model).eval()
     except Exception as error:
         raise PortError(
             f"the model cannot be copied: {type(error).__name__}: {error}",
@@ -213,10 +230,20 @@ def _dtypes_of(run: Recording) -> dict[tuple[str, int, str], torch.dtype]:
     return dtypes
 
 
+@contextlib.contextmanager
+def _as_on_device(model: torch.nn.Module) -> Iterator[None]:
+    """Run a model in torch on the host with what it has on the device: no gradients, a
+    GPU's autocast, and nothing that a function remembers of another run.
+    """
+    compat.environment()  # has the device's autocast
+    with tensors_forgotten(model), autocast.host_takes_part(), torch.no_grad():
+        yield
+
+
 def _run_on_host(
     model: torch.nn.Module, inputs: Arguments, recorder: TorchRecorder | ExactRecorder
 ) -> Recording:
-    with tensors_forgotten(model), torch.no_grad(), recorder:
+    with _as_on_device(model), recorder:
         model(*inputs.positional, **inputs.keywords)
     return recorder.recording
 
@@ -360,7 +387,7 @@ def torch_caller(model: torch.nn.Module) -> Caller:
     """Calls the model in torch."""
 
     def call(inputs: Arguments) -> Any:
-        with tensors_forgotten(model), torch.no_grad():
+        with _as_on_device(model):
             return model(*inputs.positional, **inputs.keywords)
 
     return call
@@ -370,7 +397,7 @@ def exact_caller(model: torch.nn.Module) -> Caller:
     """Calls a model that is in float64 and draws nothing, with arguments in float64."""
 
     def call(inputs: Arguments) -> Any:
-        with tensors_forgotten(model), torch.no_grad(), ExactRecorder(model, {}):
+        with _as_on_device(model), ExactRecorder(model, {}):
             return model(*inputs.positional, **inputs.keywords)
 
     return call

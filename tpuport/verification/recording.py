@@ -61,6 +61,7 @@ class Event(NamedTuple):
         key: of the operator's call; None for modules.
         is_stable: whether it was asked for the order of equal values:
             `sort(stable=True)`.
+        in_cpu_region: whether it ran under `torch.autocast("cpu")`.
     """
 
     kind: Literal["enter", "exit", "op"]
@@ -71,6 +72,7 @@ class Event(NamedTuple):
     outputs: tuple[TensorNote, ...]
     key: "CallKey | None" = None
     is_stable: bool = False
+    in_cpu_region: bool = False
 
 
 class CallKey(NamedTuple):
@@ -258,9 +260,12 @@ class Recorder(TorchFunctionMode):
         result = self.call(func, args, kwargs, key)
         outputs = self._notes(result, keeps_values=keeps_values)
         if outputs:
-            is_stable = bool(kwargs.get("stable"))
+            event = Event("op", call, name, _source(frame), inputs, outputs, key)
             self.recording.events.append(
-                Event("op", call, name, _source(frame), inputs, outputs, key, is_stable)
+                event._replace(
+                    is_stable=bool(kwargs.get("stable")),
+                    in_cpu_region=torch.is_autocast_enabled("cpu"),
+                )
             )
         return result
 
