@@ -1,19 +1,24 @@
-"""Runs a model with a library that has another name for something private.
+"""Runs models with libraries that have another name for something private.
 
-    python renamed_library.py MODULE OLD_NAME NEW_NAME SCENARIO
+    python renamed_library.py '[["MODULE", "OLD_NAME", "NEW_NAME", "SCENARIO"], ...]'
 
-The name is replaced in the source of the module, or of all modules of a package, when
-it is imported; in torch._C, which has no source, once it is imported. Prints a line of
-JSON: how far the model's output is from torch's, and the lines of `tpuport doctor`
-about mechanisms.
+Each runs in a process of its own, in which nothing else is renamed. The name is replaced in
+the source of the module, or of all modules of a package, when it is imported; in torch._C,
+which has no source, once it is imported. Prints a line of JSON for each: which it is, how far
+the model's output is from torch's, and the lines of `tpuport doctor` about mechanisms.
+
+What is not renamed is imported once, before the process is forked: imports take most of the
+time.
 """
 
 import importlib.abc
 import importlib.machinery
 import json
 import logging
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +38,8 @@ class Renaming(importlib.abc.MetaPathFinder):
         if origin is None or not origin.endswith(".py"):
             return None
         source = Path(origin).read_text(encoding="utf-8")
+        if self._old not in source:
+            return None
         renamed = re.sub(rf"\b{self._old}\b", self._new, source)
         if renamed == source:
             return None
@@ -79,7 +86,7 @@ def flux() -> float:
 
     torch.manual_seed(0)
     model = FluxTransformer2DModel(
-        in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
+        in_channels=4, num_layers=1, num_single_layers=0, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
     ).eval()  # fmt: skip
     inputs = {
@@ -117,12 +124,51 @@ class Messages(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def main(module: str, old: str, new: str, scenario: str) -> None:
+# Imported one after another; before each, those processes are forked for which it is renamed. The first three are what
+# transformers imports and nobody renames.
+IMPORTS = (
+    "torch._dynamo", "accelerate", "scipy.stats", "transformers.models.llama.modeling_llama",
+    "diffusers.models.transformers.transformer_flux", "jax",
+)  # fmt: skip
+
+
+def main(renames: list[list[str]]) -> None:
+    waiting = list(renames)
+    for name in IMPORTS:
+        package = name.partition(".")[0]
+        for rename in [one for one in waiting if one[0].partition(".")[0] == package != "torch"]:
+            waiting.remove(rename)
+            run_in_fork(rename)
+        importlib.import_module(name)
+    for rename in waiting:
+        run_in_fork(rename)
+
+
+def run_in_fork(rename: list[str]) -> None:
+    """Run a scenario in a copy of this process, and wait for it."""
+    sys.stdout.flush()
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            report(*rename)
+            code = 0
+        except BaseException:  # noqa: BLE001 - the copy must not go on with the caller's work
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) != 0:
+        raise SystemExit(f"failed with {rename}")
+
+
+def report(module: str, old: str, new: str, scenario: str) -> None:
     if module == "torch._C":
         extension = importlib.import_module(module)
         setattr(extension, new, getattr(extension, old))
         delattr(extension, old)
     else:
+        assert module not in sys.modules, "it is too late to rename anything there"
         sys.meta_path.insert(0, Renaming(module, old, new))
     messages = Messages()
     logging.getLogger("tpuport").addHandler(messages)
@@ -131,17 +177,15 @@ def main(module: str, old: str, new: str, scenario: str) -> None:
     from tpuport.cli import doctor, probes
 
     mechanisms = probes.mechanisms()
-    print(  # noqa: T201
-        json.dumps(
-            {
-                "difference": difference,
-                "off": [entry["mechanism"] for entry in mechanisms if not entry["works"]],
-                "doctor": doctor.mechanism_lines(mechanisms),
-                "warnings": messages.texts,
-            }
-        )
-    )
+    found = {
+        "rename": [module, old, new, scenario],
+        "difference": difference,
+        "off": [entry["mechanism"] for entry in mechanisms if not entry["works"]],
+        "doctor": doctor.mechanism_lines(mechanisms),
+        "warnings": messages.texts,
+    }
+    print(json.dumps(found))  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(json.loads(sys.argv[1]))
