@@ -129,6 +129,11 @@ EXPLANATIONS = (
         "torch sorts by a comparison that is no order where there are NaN",
     ),
     Explanation(
+        ("native_dropout_backward",), (), "0 for nan",
+        "XLA selects in a compiled program, where x is multiplied by bools that became numbers: x times False is 0, "
+        "also of NaN",
+    ),
+    Explanation(
         ("special.*polynomial_*",), ("NaN", "mixed"), "nan for",
         "torch leaves its loop for NaN before there is a result, and gives what it had for the element before",
     ),

@@ -60,8 +60,7 @@ Compared are values, the places of NaN, the sign of zeros that double precision 
 $ python -m benchmarks.operators --hostile --samples 4    # variations of four samples of each operator; continues
 ```
 
-These are {calls:,} calls ({forms}) of {operators} operators, in {dtypes}; the others have not been run yet. By their
-worst call: {verdicts}.
+These are {calls:,} calls ({forms}): of {dtypes}. By their worst call in each dtype: {verdicts}.
 An operator is "explained" where it cannot be as in torch, for a reason that is known:
 """
 _USED = """
@@ -109,21 +108,33 @@ def page(
         )
     header += _RUNS.format(runs=_runs(entries)) + _usage(verdicts) + _VALUES
     lines = [header, *_summary(entries, verdicts, dtypes), *_exceptions(by_operator, verdicts)]
-    return "\n".join([*lines, *_hostile(hostile)]) + "\n"
+    return "\n".join([*lines, *_hostile(hostile, by_operator, verdicts)]) + "\n"
 
 
-def _hostile(entries: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What becomes of samples with NaN and the like."""
+def _hostile(
+    entries: Sequence[dict[str, Any]],
+    by_operator: dict[str, list[dict[str, Any]]],
+    verdicts: dict[str, str],
+) -> Iterator[str]:
+    """What becomes of samples with NaN and the like.
+
+    Args:
+        by_operator: results of the database's own samples.
+        verdicts: of these.
+    """
     if not entries:
         return
+    run = Counter(entry["dtype"] for entry in entries)
+    there_are = Counter(entry["dtype"] for some in by_operator.values() for entry in some)
     calls = _calls_by_form(entries)
     counts = Counter(map(verdict, entries))
     yield from ("", "## Hostile arguments", "")
     yield _HOSTILE.format(
         calls=calls.total(),
-        operators=len({entry["operator"] for entry in entries}),
         forms="; ".join(f"{form}: {count:,}" for form, count in calls.most_common()),
-        dtypes=_listed(list(dict.fromkeys(entry["dtype"] for entry in entries))),
+        dtypes=_listed(
+            [f"{count} of the {there_are[dtype]} operators of {dtype}" for dtype, count in run.items()]
+        ),
         verdicts=", ".join(f"{name}: {counts[name]}" for name in reversed(ORDER) if counts[name]),
     )
     yield from ("| reason | operators |", "| --- | --- |")
@@ -134,11 +145,15 @@ def _hostile(entries: Sequence[dict[str, Any]]) -> Iterator[str]:
                 operators[reason.split(": ", 1)[1]].add(f"`{entry['operator']}`")
     for reason, names in sorted(operators.items()):
         yield f"| {reason} | {', '.join(sorted(names))} |"
-    others = [entry for entry in entries if verdict(entry) not in {"equal", "explained"}]
-    yield from ("", "Those that are neither equal nor explained:", "")
+    others: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for entry in entries:
+        own = verdict(entry)
+        if own not in {"equal", "explained", verdicts.get(entry["operator"])}:
+            others[entry["operator"], own].append(entry)
+    yield from ("", "Those that are neither equal nor explained nor as in the table above:", "")
     yield from ("| operator | verdict | dtypes | forms | reason |", "| --- | --- | --- | --- | --- |")
-    for entry in others:
-        yield _row(entry["operator"], verdict(entry), [entry])
+    for (name, own), some in others.items():
+        yield _row(name, own, some)
 
 
 def _runs(entries: Sequence[dict[str, Any]]) -> str:

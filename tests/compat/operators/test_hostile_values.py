@@ -125,3 +125,13 @@ def test_what_torch_refuses_is_refused(function):
     with pytest.raises(RuntimeError) as ours:
         function(matrix.to("jax"))
     assert str(ours.value) == str(torchs.value)
+
+
+@pytest.mark.parametrize("product", [lambda x, mask: x * mask, lambda x, mask: x * mask.to(x.dtype)])
+def test_a_product_with_bools_is_a_selection_in_a_program(product):
+    """XLA's, which `docs/habits.md` names; operation by operation it is torch's."""
+    x, mask = torch.tensor([NAN, INF, 2.0, NAN]), torch.tensor([False, False, True, True])
+    expected = product(x, mask)
+    torch.testing.assert_close(tpuport.to_cpu(product(x.to("jax"), mask.to("jax"))), expected, equal_nan=True)
+    compiled = tpuport.to_cpu(tpuport.compile(product)(x, mask))
+    torch.testing.assert_close(compiled, torch.tensor([0.0, 0.0, 2.0, NAN]), equal_nan=True)
