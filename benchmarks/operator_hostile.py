@@ -134,6 +134,14 @@ EXPLANATIONS = (
         "also of NaN",
     ),
     Explanation(
+        ("nn.functional.scaled_dot_product_attention",), ("NaN", "infinity", "mixed"), "nan for 0",
+        "a query whose scores are all NaN gets zeros from torch's fused kernel for a CPU, and NaN from its other one",
+    ),
+    Explanation(
+        ("nn.functional.conv_transpose*",), (EMPTY, SINGLE), "Output size is too small",
+        "torch on a CPU has a result without elements for bfloat16, which it refuses in other dtypes",
+    ),
+    Explanation(
         ("special.*polynomial_*",), ("NaN", "mixed"), "nan for",
         "torch leaves its loop for NaN before there is a result, and gives what it had for the element before",
     ),

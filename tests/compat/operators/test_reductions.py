@@ -97,3 +97,23 @@ def test_vector_norm(agree, order):
         ]
 
     agree(norms, torch.randn(2, 3, 4) + 0.1, tolerance=1e-3, eager=False)
+
+
+def test_any_of_complex_numbers(agree):
+    x = torch.tensor([[1j, 0, -0.0], [0, 0, 0], [torch.nan, 2j, 1]])
+
+    def whether(x):
+        return [
+            x.any(),
+            x.any(1),
+            torch.any(x, (0, 1), keepdim=True),
+            torch.any(x, ()),
+            x[0, 0].any(),
+            x[0, 0].any(0),
+            x.all(1),
+        ]
+
+    agree(whether, x)
+    agree(
+        lambda x: [*whether(x.real), *whether(x.real > 0), *whether(x.real.nan_to_num().to(torch.uint8))], x
+    )

@@ -40,6 +40,13 @@ def _accumulator(x: jax.Array, dtype: torch.dtype | None) -> np.dtype:
     return jax_dtype(torch.int64)
 
 
+def any_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
+    """Traced. Whether an element is not zero; a complex one, in either part."""
+    # Unlike those of a sum, no dimensions are none.
+    axes = () if dim in ((), []) else _axes(x, dim)
+    return jnp.any(x != 0, axis=axes, keepdims=keepdim)
+
+
 def sum_(
     x: jax.Array,
     dim: Dims = None,
@@ -292,6 +299,10 @@ LOWERINGS = (
         "asks for the value of a number",
     ),
     Lowering(_aten.hash_tensor.default, on_arrays(hash_tensor), "has no lowering"),
+    *(
+        Lowering(overload, on_arrays(any_), "forgets imaginary parts")
+        for overload in (_aten.any.default, _aten.any.dim, _aten.any.dims)
+    ),
     Lowering(
         _aten.sum.default, on_arrays(sum_), "casts to the dtype asked for after adding"
     ),
