@@ -137,3 +137,10 @@ def test_the_referee_gives_double_precision_for_a_half_that_is_asked_for():
     # torch's linspace rounds its steps to the half, and is off by two percent.
     counts = record("linspace", "bfloat16", compiled=False, limit=33)["forms"]["function, eager"]["counts"]
     assert counts == {"equal": 33}
+
+
+def test_complex_numbers_with_an_infinite_part_are_compared_by_their_parts():
+    expected = torch.tensor([complex(math.inf, 8.0), complex(math.nan, 2.0), 1 + 1j])
+    close = torch.complex(expected.real, expected.imag * (1 + 1e-6))
+    assert compare(close, expected, None).verdict == "equal"
+    assert compare(torch.complex(expected.real, expected.imag * 1.1), expected, None).verdict == "different"

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 
@@ -9,6 +11,12 @@ def test_two_numbers(agree):
     agree(lambda z: torch.view_as_real(torch.logaddexp(z, z[:1])), Z, tolerance=1e-4)
     agree(lambda z: torch.view_as_real(torch.logaddexp(z[2], z)), INFINITE, jit=False)
     agree(lambda z: torch.logaddexp(z.real, z.imag), Z)
+
+
+def test_every_pair_of_infinite_parts(agree):
+    parts = (torch.inf, -torch.inf, torch.nan, 1.0)
+    numbers = torch.tensor([complex(*pair) for pair in itertools.product(parts, parts)])
+    agree(lambda z: torch.view_as_real(torch.logaddexp(z[:, None], z)), numbers)
 
 
 @pytest.mark.parametrize("dim", [0, -1])

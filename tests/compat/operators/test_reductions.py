@@ -117,3 +117,10 @@ def test_any_of_complex_numbers(agree):
     agree(
         lambda x: [*whether(x.real), *whether(x.real > 0), *whether(x.real.nan_to_num().to(torch.uint8))], x
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64])
+@pytest.mark.parametrize("shape", [(3, 5), (0, 2), (2, 2), (1, 4), (4,)])
+def test_correlations(agree, shape, dtype):
+    x = (torch.randn(shape) * 4).to(dtype)
+    agree(torch.corrcoef, x, tolerance=2e-2 if dtype == torch.bfloat16 else 1e-5)

@@ -208,7 +208,7 @@ def _of_swapped(function: Function) -> Function:
     return computed
 
 
-_FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, Function] = {
     name: _where_infinite(at_limits, _by_quadrant(function, parity))
     for name, at_limits, function, parity in (
         ("exp", _exp, jnp.exp, _NEITHER),
@@ -231,9 +231,9 @@ _FUNCTIONS: dict[str, Function] = {
         ("atan", _swapped(_atanh), _of_swapped(jnp.arctanh), _ODD),
     )
 }
-_FUNCTIONS |= {
+FUNCTIONS |= {
     "abs": absolute,
-    "cos": lambda z: _FUNCTIONS["cosh"](jax.lax.complex(-z.imag, z.real)),
+    "cos": lambda z: FUNCTIONS["cosh"](jax.lax.complex(-z.imag, z.real)),
 }
 
 
@@ -258,6 +258,6 @@ LOWERINGS = tuple(
         _of_any(name, function),
         "has NaN for infinities of complex numbers, and one side of each cut",
     )
-    for name, function in _FUNCTIONS.items()
+    for name, function in FUNCTIONS.items()
 )
 METHODS = ()

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat.operators.complex_functions import FUNCTIONS
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 
@@ -19,19 +20,20 @@ def logaddexp(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def _add(x: jax.Array, y: jax.Array) -> jax.Array:
     """torch's formula for complex numbers."""
-    # NaN counts as the smaller one.
-    is_first_smaller = jnp.isnan(x.real) | ((x.real < y.real) & ~jnp.isnan(y.real))
+    exp, log = FUNCTIONS["exp"], FUNCTIONS["log"]
+    is_first_smaller = x.real < y.real
     smaller, larger = (
         jnp.where(is_first_smaller, x, y),
         jnp.where(is_first_smaller, y, x),
     )
     is_infinite = ~jnp.isfinite(smaller.real) & (smaller.real == larger.real)
-    finite = larger + jnp.log1p(jnp.exp(jnp.where(is_infinite, 0, smaller - larger)))
+    finite = larger + jnp.log1p(exp(jnp.where(is_infinite, 0, smaller - larger)))
     # Of -inf the angle is lost anyway.
     both_infinite = jnp.where(
-        smaller.real < 0, smaller, jnp.log(jnp.exp(smaller) + jnp.exp(larger))
+        smaller.real < 0, smaller, log(exp(smaller) + exp(larger))
     )
-    return jnp.where(is_infinite, both_infinite, finite)
+    total = jnp.where(is_infinite, both_infinite, finite)
+    return jnp.where(jnp.isnan(x) | jnp.isnan(y), jnp.nan * (1 + 1j), total)
 
 
 def logcumsumexp(x: jax.Array, dim: int) -> jax.Array:

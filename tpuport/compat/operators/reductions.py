@@ -214,6 +214,18 @@ def cov(
     return (sums / jnp.maximum(norm, 0)).squeeze()
 
 
+def corrcoef(x: jax.Array) -> jax.Array:
+    """Traced. Correlations of rows."""
+    values = cov(x)
+    if values.ndim == 0:
+        return values / values
+    deviations = jnp.sqrt(jnp.diagonal(values).real)
+    values = values / deviations[:, None] / deviations
+    if jnp.iscomplexobj(values):
+        return jax.lax.complex(values.real.clip(-1, 1), values.imag.clip(-1, 1))
+    return values.clip(-1, 1)
+
+
 def _check_weights(
     name: str, weights: jax.Array | None, kind: Any, observations: int
 ) -> None:
@@ -329,6 +341,7 @@ LOWERINGS = (
         "takes integers, and no dimension of a number",
     ),
     Lowering(torch.cov, on_arrays(cov), "asks for the weights' values"),
+    Lowering(torch.corrcoef, on_arrays(corrcoef), "has float32 for no halves"),
     Lowering(torch.Tensor.cov, on_arrays(cov), "asks for the weights' values"),
     Lowering(
         _aten.cumsum.default,
