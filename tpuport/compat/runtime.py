@@ -20,6 +20,8 @@ logger = logging.getLogger("tpuport")
 
 _lock = threading.RLock()
 _environment: Any = None
+# .properties: that the environment has made for this thread.
+_thread = threading.local()
 # That built the environment.
 _process: int | None = None
 # Importing torchax switches this off for the whole process; None while it is as the
@@ -52,7 +54,16 @@ def environment() -> Any:
         _switch_fastpath_off()
         replacements.install(_environment)
         warnings.refresh()
+        if not hasattr(_thread, "properties"):
+            _thread.properties = _properties_of_thread(_environment)
         return _environment
+
+
+def _properties_of_thread(built: Any) -> Any:
+    """What an environment has for each thread, which it makes on first use."""
+    # That may be inside a trace, and the random key must not be of that trace.
+    with jax.ensure_compile_time_eval():
+        return built.param
 
 
 def check_process() -> None:
@@ -106,8 +117,6 @@ def _build() -> Any:
             import torchax
 
             start_backends()
-            # The first use may be inside a trace; the environment's random key must not
-            # be of that trace.
             with jax.ensure_compile_time_eval():
                 built = torchax.default_env()
         except (AttributeError, ImportError) as error:

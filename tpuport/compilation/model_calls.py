@@ -21,7 +21,7 @@ from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.compilation.own_forward import OwnForward
 from tpuport.trace_errors import CannotTrace
-from tpuport.tracing import is_tracing
+from tpuport.tracing import is_tracing, trace_lock
 
 
 @runtime_checkable
@@ -117,15 +117,16 @@ class ModelCall:
         return self._run(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        if is_on_host(self.module):
-            return self.original(*args, **kwargs)
-        if (
-            is_tracing()
-            or compat.environment().enabled
-            or self._holds_tracers((args, kwargs))
-        ):
-            return self.original(*args, **kwargs)
-        if self._is_on_host():
+        # While another thread traces, the model has the weights of that trace.
+        with trace_lock:
+            runs_own = (
+                is_on_host(self.module)
+                or is_tracing()
+                or compat.environment().enabled
+                or self._holds_tracers((args, kwargs))
+                or self._is_on_host()
+            )
+        if runs_own:
             return self.original(*args, **kwargs)
         torch_transforms.refuse_transforms(type(self.module).__name__)
         _check_token_ids(
