@@ -1,5 +1,6 @@
 """GenerationConfig in, checked options out."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +138,20 @@ def test_an_option_of_the_checkpoint_is_called_that(model: torch.nn.Module) -> N
         read_options(model, None, {"num_beam_groups": 4}, prompt_length=5)
     assert read_options(model, None, {"num_beam_groups": 1}, prompt_length=5).max_new == 20
     model.generation_config = GenerationConfig()
+
+
+def test_what_from_pretrained_is_given_for_the_config_is_no_option(
+    model: torch.nn.Module, tmp_path: Path
+) -> None:
+    """transformers puts it into the generation config as well, and its `generate` does not look at it."""
+    model.save_pretrained(tmp_path)
+    smaller = LlamaForCausalLM.from_pretrained(tmp_path, num_hidden_layers=1)
+    assert "num_hidden_layers" in vars(smaller.generation_config)
+    assert read_options(smaller, None, {}, prompt_length=5).max_new == 20
+    smaller.generation_config.no_option_at_all = 3
+    with pytest.raises(PortError, match=r"no_option_at_all=3 \(of the checkpoint's") as refused:
+        read_options(smaller, None, {}, prompt_length=5)
+    assert "num_hidden_layers" not in str(refused.value)
 
 
 def test_every_unsupported_option_is_named_at_once(model: torch.nn.Module) -> None:

@@ -326,12 +326,13 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
         passed: the options that the caller gave.
     """
     # What is not a field of GenerationConfig is for the own `generate` of the model's
-    # class, if it has one.
-    known = (
-        vars(config).keys() - vars(GenerationConfig()).keys()
-        if has_own_generate(model)
-        else set()
-    )
+    # class, if it has one; or it was given to `from_pretrained` for the model's config,
+    # and transformers puts that into both.
+    known = {
+        name
+        for name in vars(config).keys() - vars(GenerationConfig()).keys()
+        if has_own_generate(model) or hasattr(model.config, name)
+    }
     unsupported = {
         name: value
         for name, value in vars(config).items()
