@@ -187,5 +187,5 @@ def test_other_large_constants_are_named(rows: int, warned: bool, caplog: pytest
     table = jnp.arange(rows, dtype=jnp.int32)
     with caplog.at_level(logging.WARNING, "tpuport"):
         tpuport.compile(lambda x: x + compat.wrap(table), name="the sum")(torch.tensor(1))
-    assert ("the sum holds 1 large arrays as constants" in caplog.text) == warned
+    assert ("the sum holds 1 large array as constants" in caplog.text) == warned
     assert (f"int32({rows},)" in caplog.text) == warned

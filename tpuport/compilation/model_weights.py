@@ -313,8 +313,8 @@ def check_constants(program_name: str, constants: list[Any]) -> None:
             f"{array.dtype}{array.shape}" for array in large[:_ARRAYS_SHOWN]
         )
         logger.warning(
-            "%s holds %d large arrays as constants, and goes on with them when you change them (%s). Pass them "
-            "as arguments.", program_name, len(large), shown,
+            "%s holds %s as constants, and goes on with what is in them now (%s). Pass them as arguments.",
+            program_name, count_noun(len(large), "large array"), shown,
         )  # fmt: skip
 
 
