@@ -282,6 +282,8 @@ def current_state(
     """
     if known is not None and known.is_current():
         return known
+    if known is not None and (renewed := known.renewed()) is not None:
+        return renewed
     state = make()
     for module in state.modules:
         transformers_rotary.prepare(module)

@@ -4,6 +4,7 @@ value alive.
 
 import builtins
 import contextvars
+import copy
 import enum
 import functools
 import sys
@@ -194,6 +195,12 @@ class StateKey(Generic[State]):
             # Programs are looked up in every call, and this takes milliseconds.
             self.entries = other.entries
         return are_equal
+
+    def of_state(self, state: State) -> "StateKey[State]":
+        """The same key, of another state."""
+        key = copy.copy(self)
+        key._state = weakref.ref(state)
+        return key
 
     @property
     def state(self) -> State | None:
