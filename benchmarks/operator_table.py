@@ -60,7 +60,8 @@ Compared are values, the places of NaN, the sign of zeros that double precision 
 $ python -m benchmarks.operators --hostile --samples 4    # variations of four samples of each operator; continues
 ```
 
-These are {calls:,} calls ({forms}): of {dtypes}. By their worst call in each dtype: {verdicts}.
+These are {calls:,} calls ({forms}) of {dtypes}.
+By the worst call of each operator in each dtype: {verdicts}.
 An operator is "explained" where it cannot be as in torch, for a reason that is known:
 """
 _USED = """
@@ -125,6 +126,7 @@ def _hostile(
     if not entries:
         return
     run = Counter(entry["dtype"] for entry in entries)
+    samples = {dtype: _numbers_of_samples(entries, dtype) for dtype in run}
     there_are = Counter(entry["dtype"] for some in by_operator.values() for entry in some)
     calls = _calls_by_form(entries)
     counts = Counter(map(verdict, entries))
@@ -133,7 +135,10 @@ def _hostile(
         calls=calls.total(),
         forms="; ".join(f"{form}: {count:,}" for form, count in calls.most_common()),
         dtypes=_listed(
-            [f"{count} of the {there_are[dtype]} operators of {dtype}" for dtype, count in run.items()]
+            [
+                f"{count} of the {there_are[dtype]} operators of {dtype} ({samples[dtype]})"
+                for dtype, count in run.items()
+            ]
         ),
         verdicts=", ".join(f"{name}: {counts[name]}" for name in reversed(ORDER) if counts[name]),
     )
@@ -154,6 +159,12 @@ def _hostile(
     yield from ("| operator | verdict | dtypes | forms | reason |", "| --- | --- | --- | --- | --- |")
     for (name, own), some in others.items():
         yield _row(name, own, some)
+
+
+def _numbers_of_samples(entries: Sequence[dict[str, Any]], dtype: str) -> str:
+    """Of how many samples of the database an operator's calls in a dtype are variations."""
+    limits = {entry["samples"] for entry in entries if entry["dtype"] == dtype if entry.get("samples")}
+    return f"{_listed([str(limit) for limit in sorted(limits)] or ['all'])} samples of each"
 
 
 def _runs(entries: Sequence[dict[str, Any]]) -> str:
@@ -202,7 +213,7 @@ def _calls_by_form(entries: Sequence[dict[str, Any]]) -> Counter[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _summary(

@@ -50,3 +50,18 @@ def test_gradients_of_finite_numbers(name):
     torch.testing.assert_close(
         tpuport.compat.to_torch(tpuport.compat.wrap(ours)), z.grad.conj().resolve_conj()
     )
+
+
+def test_negative_and_sigmoid(agree):
+    def both(x):
+        return [part for result in (-x, torch.sigmoid(x)) for part in (result.real, result.imag)]
+
+    agree(both, NUMBERS)
+
+
+def test_logarithms_of_denormal_numbers():
+    """They count as zeros; torch of zeros is the reference."""
+    tiny = torch.tensor([complex(x, y) for x in (1e-40, -1e-40) for y in (1e-40, -1e-40)])
+    zeros = torch.tensor([complex(x, y) for x in (0.0, -0.0) for y in (0.0, -0.0)])
+    for function in (torch.log, torch.log2, torch.log10):
+        torch.testing.assert_close(tpuport.to_cpu(function(tiny.to("jax"))), function(zeros))

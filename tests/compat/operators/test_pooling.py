@@ -134,3 +134,9 @@ def test_averages_of_floats(agree):
         ],
         X,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_averages_of_many_halves_are_rounded_once(agree, dtype):
+    image = (torch.arange(1.0, 401.0).reshape(1, 1, 20, 20) / 7).to(dtype)
+    agree(lambda x: torch.nn.functional.avg_pool2d(x, 20), image, tolerance=1e-3)

@@ -36,10 +36,12 @@ def avg_pool(
         from torchax.ops.ops_registry import all_aten_ops
 
         lowering: Any = all_aten_ops[_aten.avg_pool2d].func
+        # A sum of halves would be rounded at each element.
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         return lowering(
-            x, kernel_size, strides, paddings, ceil_mode, count_include_pad,
+            wide, kernel_size, strides, paddings, ceil_mode, count_include_pad,
             divisor_override,
-        )  # fmt: skip
+        ).astype(x.dtype)  # fmt: skip
     window = window_options(x, kernel_size, strides, paddings, ceil_mode=ceil_mode)
     zero = np.zeros((), x.dtype)
     total = jax.lax.reduce_window(x, zero, jax.lax.add, **window)
@@ -77,7 +79,11 @@ def _window_sizes(
 
 
 LOWERINGS = tuple(
-    Lowering(target, on_arrays(avg_pool), "averages integers with 24 bits only")
+    Lowering(
+        target,
+        on_arrays(avg_pool),
+        "averages integers with 24 bits only, and halves with theirs",
+    )
     for target in (_aten.avg_pool2d.default, _aten.avg_pool3d.default)
 )
 METHODS = ()

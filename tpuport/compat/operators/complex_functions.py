@@ -194,6 +194,17 @@ def _sinh_of_finite(z: jax.Array) -> jax.Array:
     return jax.lax.complex(real, value.imag)
 
 
+def _log_of_finite(z: jax.Array, base: float = math.e) -> jax.Array:
+    # XLA has no angle of denormal numbers, which count as zeros.
+    parts = (
+        jnp.where(part == 0, jnp.copysign(jnp.zeros_like(part), part), part)
+        for part in (z.real, z.imag)
+    )
+    value = jnp.log(jax.lax.complex(*parts))
+    scale = 1 / math.log(base)
+    return jax.lax.complex(value.real * scale, value.imag * scale)
+
+
 def _expm1_of_finite(z: jax.Array) -> jax.Array:
     return jnp.where(z == 0, z, jnp.expm1(z))
 
@@ -214,9 +225,16 @@ FUNCTIONS: dict[str, Function] = {
         ("exp", _exp, jnp.exp, _NEITHER),
         ("exp2", _exp2, jnp.exp2, _NEITHER),
         ("expm1", _expm1, _expm1_of_finite, _NEITHER),
-        ("log", _log, jnp.log, _NEITHER),
-        ("log2", functools.partial(_log, base=2.0), jnp.log2, _NEITHER),
-        ("log10", functools.partial(_log, base=10.0), jnp.log10, _NEITHER),
+        ("log", _log, _log_of_finite, _NEITHER),
+        *(
+            (
+                f"log{base:g}",
+                functools.partial(_log, base=base),
+                functools.partial(_log_of_finite, base=base),
+                _NEITHER,
+            )
+            for base in (2.0, 10.0)
+        ),
         ("sqrt", _sqrt, jnp.sqrt, _NEITHER),
         ("sinh", _sinh, _sinh_of_finite, _ODD),
         ("cosh", _cosh, jnp.cosh, _EVEN),
@@ -252,12 +270,19 @@ def _of_any(name: str, of_complex: Function) -> Callable[..., Any]:
 
 
 _aten = torch.ops.aten
-LOWERINGS = tuple(
+LOWERINGS = (
+    *(
+        Lowering(
+            getattr(_aten, name).default,
+            _of_any(name, function),
+            "has NaN for infinities of complex numbers, and one side of each cut",
+        )
+        for name, function in FUNCTIONS.items()
+    ),
     Lowering(
-        getattr(_aten, name).default,
-        _of_any(name, function),
-        "has NaN for infinities of complex numbers, and one side of each cut",
-    )
-    for name, function in FUNCTIONS.items()
+        _aten.neg.default,
+        _of_any("neg", jnp.negative),
+        "multiplies by -1, which makes NaN of complex infinities",
+    ),
 )
 METHODS = ()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat.operators.complex_functions import FUNCTIONS
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 
@@ -27,6 +28,11 @@ def _rounded(wide: jax.Array, like: jax.Array) -> jax.Array:
 
 def sigmoid(x: jax.Array) -> jax.Array:
     """Traced. 1 / (1 + exp(-x)), elementwise."""
+    if jnp.iscomplexobj(x):
+        total = 1 + FUNCTIONS["exp"](-x)
+        # torch has no quotient of two infinite parts.
+        is_lost = ~jnp.isfinite(total) & (total.imag != 0)
+        return jnp.where(is_lost, jnp.nan * (1 + 1j), 1 / total)
     return _rounded(jax.nn.sigmoid(_widened(x)), x)
 
 
