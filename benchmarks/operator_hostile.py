@@ -142,9 +142,10 @@ EXPLANATIONS = (
         "torch on a CPU has a result without elements for bfloat16, which it refuses in other dtypes",
     ),
     Explanation(
-        ("add", "sub", "rsub", "__radd__", "__rsub__", "mean", "gradient"), ("infinity", "mixed"), "j for ",
-        "torch multiplies complex numbers by a complex 1 (`alpha`, the inverse of a count), which makes NaN of "
-        "infinite parts",
+        ("add", "sub", "rsub", "__radd__", "__rsub__", "mean", "gradient", "addcdiv", "addcmul", "addr"),
+        ("infinity", "mixed"), "j for ",
+        "torch multiplies complex numbers by a complex 1 (`alpha`, `value`, the inverse of a count), which makes NaN "
+        "of infinite parts",
     ),
     Explanation(
         ("special.*polynomial_*",), ("NaN", "mixed"), "nan for",

@@ -1,6 +1,5 @@
 """What came of one call of an operator, beside torch: equal, different, or why there is no result."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -149,12 +148,15 @@ def _close(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     actual, expected = actual.to(wide), expected.to(wide)
     finite = expected[expected.isfinite()].abs()
     absolute = of_largest * max(1.0, float(finite.max()) if finite.numel() else 1.0)
-    close = functools.partial(torch.isclose, rtol=relative, atol=absolute, equal_nan=True)
+
+    def close(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch.isclose(left, right, rtol=relative, atol=absolute, equal_nan=True)
+
     if not wide.is_complex:
         return close(actual, expected)
     # Beside an infinite part, the distance is not a number.
-    parts = close(*(torch.view_as_real(numbers.resolve_conj()) for numbers in (actual, expected)))
-    return close(actual, expected) | parts.all(dim=-1)
+    are_close = close(torch.view_as_real(actual.resolve_conj()), torch.view_as_real(expected.resolve_conj()))
+    return close(actual, expected) | are_close.all(dim=-1)
 
 
 def _as_good_as_torch(ours: list[Any], theirs: list[Any], exact: Callable[[], Any]) -> bool:

@@ -65,3 +65,26 @@ def test_logarithms_of_denormal_numbers():
     zeros = torch.tensor([complex(x, y) for x in (0.0, -0.0) for y in (0.0, -0.0)])
     for function in (torch.log, torch.log2, torch.log10):
         torch.testing.assert_close(tpuport.to_cpu(function(tiny.to("jax"))), function(zeros))
+
+
+FEW = torch.tensor(
+    [complex(*parts) for parts in itertools.product((torch.inf, torch.nan, -2.0, 0.5), repeat=2)]
+)
+
+
+def test_quotients(agree):
+    """Both parts of a divisor may be infinite, or one."""
+
+    def quotients(x):
+        results = (x[:, None] / x, 2 / x, x / torch.inf, x.reciprocal(), x.rsqrt())
+        return [part for result in results for part in (result.real, result.imag)]
+
+    agree(quotients, FEW)
+
+
+def test_angles_and_signs_of_denormal_numbers():
+    """They count as zeros, as `test_angles_of_denormals` says of real ones."""
+    tiny = torch.tensor([complex(x, y) for x in (1e-40, -1e-40) for y in (1e-40, -1e-40)])
+    zeros = torch.tensor([complex(x, y) for x in (0.0, -0.0) for y in (0.0, -0.0)])
+    for function in (torch.angle, torch.sgn):
+        torch.testing.assert_close(tpuport.to_cpu(function(tiny.to("jax"))), function(zeros))

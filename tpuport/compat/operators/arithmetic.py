@@ -15,6 +15,7 @@ from tpuport.compat.operators.promotion import (
     COMPLEX,
     Operand,
     Sized,
+    atan2,
     compute,
     kind_rank,
     power,
@@ -158,7 +159,7 @@ def allclose(
 def angle(x: jax.Array) -> jax.Array:
     """Traced. The angle of complex numbers; of others 0 or pi, and NaN of NaN."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return jnp.angle(x)
+        return atan2(x.imag, x.real)
     dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32
     return jnp.where(jnp.isnan(x), jnp.nan, jnp.where(x < 0, jnp.pi, 0)).astype(dtype)
 

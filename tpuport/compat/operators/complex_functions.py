@@ -157,12 +157,51 @@ def _abs(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def absolute(z: jax.Array) -> jax.Array:
-    """Traced. `|z|`, infinite where a part is."""
+    """Traced. `|z|`, infinite where a part is; also of real numbers."""
+    if not jnp.iscomplexobj(z):
+        return jnp.abs(z)
     fixed = jax.lax.stop_gradient(z)
     return jnp.where(jnp.isfinite(fixed), jnp.abs(z), _abs(fixed.real, fixed.imag))
 
 
 _NEITHER, _EVEN, _ODD = 0, 1, -1
+
+
+def quotient(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Traced. `a / b` of complex numbers; by Smith's method, which is torch's, where a
+    part is infinite or NaN, or b is zero.
+    """
+    a, b = jnp.broadcast_arrays(a, b)
+    top, below = jax.lax.stop_gradient((a, b))
+    is_turned = jnp.abs(below.real) < jnp.abs(below.imag)
+    larger = jnp.where(is_turned, below.imag, below.real)
+    smaller = jnp.where(is_turned, below.real, below.imag)
+    ratio = smaller / larger
+    scale = 1 / (larger + smaller * ratio)
+    real, imaginary = top.real, top.imag
+    limits = jax.lax.complex(
+        jnp.where(is_turned, real * ratio + imaginary, real + imaginary * ratio)
+        * scale,
+        jnp.where(is_turned, imaginary * ratio - real, imaginary - real * ratio)
+        * scale,
+    )
+    # torch's zeros have no sign there.
+    by_zero = jax.lax.complex(
+        real / jnp.abs(below.real), imaginary / jnp.abs(below.imag)
+    )
+    is_zero = (below.real == 0) & (below.imag == 0)
+    limits = jnp.where(is_zero, by_zero, limits)
+    is_finite = jnp.isfinite(top) & jnp.isfinite(below) & ~is_zero
+    return jnp.where(is_finite, a / b, limits)
+
+
+def _reciprocal(z: jax.Array) -> jax.Array:
+    return quotient(jnp.ones_like(z), z)
+
+
+def _rsqrt(z: jax.Array) -> jax.Array:
+    root = FUNCTIONS["sqrt"](z)
+    return jnp.where(root == 0, jnp.nan * (1 + 1j), _reciprocal(root))
 
 
 def _by_quadrant(function: Function, parity: int) -> Function:
@@ -278,6 +317,14 @@ LOWERINGS = (
             "has NaN for infinities of complex numbers, and one side of each cut",
         )
         for name, function in FUNCTIONS.items()
+    ),
+    *(
+        Lowering(
+            getattr(_aten, name).default,
+            _of_any(name, function),
+            "divides by an infinite number",
+        )
+        for name, function in (("reciprocal", _reciprocal), ("rsqrt", _rsqrt))
     ),
     Lowering(
         _aten.neg.default,

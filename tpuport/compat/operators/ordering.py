@@ -179,7 +179,8 @@ def sign(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bool_:
         return x
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return jnp.sign(x)
+        # XLA divides denormal numbers by themselves as they are.
+        return jnp.where(jnp.abs(x) == 0, 0, jnp.sign(x))
     return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 

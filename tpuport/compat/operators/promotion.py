@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import jax_dtype
+from tpuport.compat.operators.complex_functions import quotient
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.samplers import require
 
@@ -120,7 +121,9 @@ def mul(x: Operand, y: Operand) -> jax.Array:
 
 def div(x: Operand, y: Operand) -> jax.Array:
     """Traced. `x / y`; integers give the default floating type."""
-    return compute(jnp.divide, _floating(result_dtype(x, y)), x, y)
+    dtype = _floating(result_dtype(x, y))
+    is_complex = kind_rank(dtype) == COMPLEX
+    return compute(quotient if is_complex else jnp.divide, dtype, x, y)
 
 
 def power(x: Operand, y: Operand) -> jax.Array:

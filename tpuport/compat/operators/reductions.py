@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import jax_dtype
+from tpuport.compat.operators.complex_functions import absolute
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.samplers import require_values
 from tpuport.errors import MissingDtypeError
@@ -261,7 +262,7 @@ def vector_norm(
     """
     result_dtype = x.dtype if dtype is None else jax_dtype(dtype)
     wide = x.astype(jnp.promote_types(result_dtype, jnp.float32))
-    axes, size = _axes(x, dim), jnp.abs(wide)
+    axes, size = _axes(x, dim), absolute(wide)
 
     def total(values: jax.Array) -> jax.Array:
         return jnp.sum(values, axis=axes, keepdims=keepdim)
