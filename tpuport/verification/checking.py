@@ -52,8 +52,8 @@ class Check(StageLog):
         traced: the lines that ran on the device.
         references: the first call on the host.
         changed: names of the arguments that it changes in torch.
-        called_model: the copy that it was made with in torch; `is_unchanged` if that has
-            left it as it was.
+        called_model: the copy that it was made with in torch; `is_unchanged` if the
+            call has left it as it was.
         device_run: a recording of it on the device; None if there is none.
         inferred_rules: for the mesh, if the model has no plan and the user gave no
             rules.
