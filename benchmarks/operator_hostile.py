@@ -64,9 +64,15 @@ def explained(name: str, kind: str, outcome: Outcome) -> Outcome:
     """The outcome; "explained" where it is another than torch's for a reason that is known."""
     if outcome.verdict in {"equal", "dtype", "needs a value"}:
         return outcome
+    # "nan for" is of complex numbers, too.
+    texts = outcome.reason, outcome.reason.replace("nan+nanj", "nan")
     for explanation in EXPLANATIONS:
         is_meant = any(fnmatch.fnmatch(name, pattern) for pattern in explanation.operators)
-        if is_meant and kind in (explanation.kinds or (kind,)) and explanation.text in outcome.reason:
+        if (
+            is_meant
+            and kind in (explanation.kinds or (kind,))
+            and any(explanation.text in text for text in texts)
+        ):
             return Outcome("explained", explanation.reason)
     return outcome
 

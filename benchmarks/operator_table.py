@@ -136,7 +136,8 @@ def _hostile(
         forms="; ".join(f"{form}: {count:,}" for form, count in calls.most_common()),
         dtypes=_listed(
             [
-                f"{count} of the {there_are[dtype]} operators of {dtype} ({samples[dtype]})"
+                f"{'all' if count == there_are[dtype] else f'{count} of the'} {there_are[dtype]} operators of "
+                f"{dtype} ({samples[dtype]})"
                 for dtype, count in run.items()
             ]
         ),
@@ -155,6 +156,9 @@ def _hostile(
         own = verdict(entry)
         if own not in {"equal", "explained", verdicts.get(entry["operator"])}:
             others[entry["operator"], own].append(entry)
+    if not others:
+        yield from ("", "All others are equal, or as in the table above.")
+        return
     yield from ("", "Those that are neither equal nor explained nor as in the table above:", "")
     yield from ("| operator | verdict | dtypes | forms | reason |", "| --- | --- | --- | --- | --- |")
     for (name, own), some in others.items():
@@ -164,7 +168,8 @@ def _hostile(
 def _numbers_of_samples(entries: Sequence[dict[str, Any]], dtype: str) -> str:
     """Of how many samples of the database an operator's calls in a dtype are variations."""
     limits = {entry["samples"] for entry in entries if entry["dtype"] == dtype if entry.get("samples")}
-    return f"{_listed([str(limit) for limit in sorted(limits)] or ['all'])} samples of each"
+    listed = _listed([str(limit) for limit in sorted(limits)]) or "all"
+    return f"{listed} sample{'' if listed == '1' else 's'} of each"
 
 
 def _runs(entries: Sequence[dict[str, Any]]) -> str:

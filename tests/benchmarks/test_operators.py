@@ -153,19 +153,18 @@ def test_page_of_hostile_samples():
         forms = {form: {"counts": {verdict: 3}, "reasons": {verdict: ["sample 1: because"]}}}
         return {"operator": name, "dtype": dtype, "date": "2026-11-30", "samples": 4, "forms": forms}
 
-    own = [entry("item", dtype, "needs a value") for dtype in ("float32", "bfloat16")] + [
-        entry("add", "float32", "equal")
-    ]
+    own = [entry("item", dtype, "needs a value") for dtype in ("float32", "bfloat16")]
+    own += [entry("add", "float32", "equal"), entry("sub", "bfloat16", "equal")]
     hostile = [
         entry("item", "float32", "needs a value"),
         entry("add", "float32", "explained"),
         entry("sub", "bfloat16", "different"),
     ]
     text = operator_table.page(own, {"torch": "2.13.0"}, hostile).partition("## Hostile")[2]
-    assert (
-        "of 2 of the 2 operators of float32 (4 samples of each) and 1 of the 1 operators of bfloat16" in text
-    )
+    assert "of all 2 operators of float32 (4 samples of each) and 1 of the 2 operators of bfloat16" in text
     assert "different: 1" in text
     assert "| because | `add` |" in text
     assert "| `sub` | different | bfloat16 | function, eager | `because` |" in text
     assert "`item`" not in text
+    rest = operator_table.page(own, {"torch": "2.13.0"}, hostile[:2])
+    assert rest.endswith("All others are equal, or as in the table above.\n")
