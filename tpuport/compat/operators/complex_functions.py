@@ -294,6 +294,10 @@ FUNCTIONS |= {
 }
 
 
+# These lose digits of halves on the way, or fail on bools.
+_IN_FLOAT32 = {"exp2", "rsqrt"}
+
+
 def _of_any(name: str, of_complex: Function) -> Callable[..., Any]:
     """An operator by torchax's lowering, but of complex numbers."""
 
@@ -303,7 +307,9 @@ def _of_any(name: str, of_complex: Function) -> Callable[..., Any]:
         if jnp.iscomplexobj(x):
             return of_complex(x)
         lowering: Any = all_aten_ops[getattr(_aten, name)].func
-        return lowering(x)
+        # The result is cast to torch's dtype by `expectations`.
+        is_narrow = name in _IN_FLOAT32 and x.dtype.itemsize < 4
+        return lowering(x.astype(jnp.float32) if is_narrow else x)
 
     return on_arrays(compute)
 

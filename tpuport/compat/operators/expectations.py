@@ -41,8 +41,7 @@ _UNCHECKED = {
     _aten.equal.default, _aten._grouped_mm.default, _aten._scaled_mm.default,
     _aten.addbmm_.default, _aten.as_strided.default, _aten.as_strided_.default,
 }  # fmt: skip
-# Of these only the errors: torch's statistics, and what it makes of no pixels or of one
-# row, have other dtypes and shapes on other devices.
+# Of these only the errors: results have other dtypes or shapes on other devices.
 _DEVICE_DEPENDENT = {
     _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
     _aten._native_batch_norm_legit.no_stats, _aten._batch_norm_with_update.default,

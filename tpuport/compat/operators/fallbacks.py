@@ -71,11 +71,10 @@ def _is_own(self: Any, function: Any) -> bool:
     return operator is not None and operator.is_user_defined
 
 
-_WITHOUT_BOOLS = {"erf", "erfc", "erfinv", "rsqrt"}
+_WITHOUT_BOOLS = {"erf", "erfc", "erfinv"}
 # These overflow or lose digits on the way.
 _WITHOUT_HALVES = {
     "dist",
-    "exp2",
     "grid_sampler_3d",
     "linalg_vector_norm",
     "norm",
