@@ -1,6 +1,7 @@
 """An object that code reaches in several ways, as an argument and by itself, is one object; so is what it reaches
 through the arguments' own code."""
 
+import copy
 import dataclasses
 import functools
 import random
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 import tpuport
+from tests.cache_names import CACHE
 from tpuport import compat
 
 SHARED: Any = None
@@ -184,3 +187,28 @@ def test_a_new_module_of_buffers_for_each_call_is_one_program(device: str) -> No
         assert len(cache.log) == 1
         assert cache._buffers["k"] is cache.k
     assert compiled.program.compilations == 1
+
+
+@torch.no_grad()
+def test_a_cache_of_transformers_that_is_an_argument_and_a_variable() -> None:
+    config = LlamaConfig(
+        num_hidden_layers=1, hidden_size=8, intermediate_size=8, num_attention_heads=1, vocab_size=16
+    )
+    model = LlamaForCausalLM(config).eval()
+
+    def step_of(model: Any) -> Callable:
+        cache = StaticCache(config=config, max_cache_len=12)
+
+        def step(ids: torch.Tensor, given: Any) -> Any:
+            logits = model(ids, **{CACHE: given}).logits
+            return logits, cache.layers[0].keys.sum()
+
+        return functools.partial(
+            tpuport.compile(step) if compat.is_ported(model.lm_head.weight) else step, given=cache
+        )
+
+    theirs = step_of(model)
+    mine = step_of(tpuport.port(copy.deepcopy(model)))
+    ids = torch.tensor([[1, 2, 3]])
+    for _ in range(3):
+        torch.testing.assert_close(tpuport.to_cpu(mine(ids)), theirs(ids))

@@ -78,7 +78,7 @@ class DividedArguments(NamedTuple):
             for leaf, argument in zip(
                 self.graph.leaves, self.layout.arguments, strict=True
             )
-            if argument.kind in ("module", "state")
+            if argument.kind in ("module", "cache", "state")
         ]
         return {id(value): value for value in (*self.graph.objects.values(), *leaves)}
 
@@ -187,7 +187,7 @@ def divide_arguments(
         elif traced and isinstance(leaf, int | float) and fits(name, traced):
             arrays.append(jnp.asarray(leaf))
             arguments.append(Argument(name, "number", type(leaf)))
-        elif is_transformers_cache(leaf):
+        elif is_transformers_cache(leaf) and id(leaf) not in in_state:
             refuse_retired(leaf, name)
             # jax has to know the class of each layer before the cache can be flattened.
             pytrees.register_used(leaf)
