@@ -26,9 +26,9 @@ WITH ?= 'torchax>=0.0.14.dev0'
 # package's and the tests' modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What a release of transformers, diffusers, accelerate or PEFT can break, in a few minutes: imports, language models and
-# pipelines beside torch, adapters, a recipe.
-LIBRARY_TESTS := tests/test_import.py tests/generation/test_parity.py tests/compilation/test_adapters.py \
+# What a release of transformers, diffusers, accelerate or PEFT can break, in a few minutes: imports, private names,
+# language models and pipelines beside torch, adapters, a recipe.
+LIBRARY_TESTS := tests/test_import.py tests/compat/test_probes.py tests/generation/test_parity.py tests/compilation/test_adapters.py \
   $(foreach name,FluxPipeline WanPipeline StableDiffusionPipeline,'tests/diffusion/test_pipeline_families.py::test_a_family[$(name)]') \
   tests/recipes/test_llama_recipe.py::test_the_tiny_llama_on_a_mesh_says_what_torch_says
 

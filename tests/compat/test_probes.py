@@ -148,6 +148,7 @@ RENAMED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow  # `make test-libraries` runs it
 def test_a_renamed_attribute_stops_one_mechanism_and_changes_no_result():
     script = Path(__file__).with_name("renamed_library.py")
     renames = json.dumps([rename for *rename, _ in RENAMED])
