@@ -45,7 +45,7 @@ from tpuport.compilation import CompiledFunction, call_results
 from tpuport.errors import PortError
 from tpuport.rotary import table_store
 from tpuport.trace_errors.lint_matches import collect_findings
-from tpuport.verification import CheckFinding, confirm, confirming, differences, model_runs, repeated_calls
+from tpuport.verification import CheckFinding, confirm, confirming, differences, model_runs
 from tpuport.verification.check_result import order_findings
 from tpuport.verification.checking import Check
 from tpuport.verification.model_runs import Arguments
@@ -519,41 +519,3 @@ def test_rules_are_those_that_the_mesh_divides_by_or_the_reason() -> None:
     assert used == {}
     [note] = notes
     assert "2 heads do not divide evenly over tp=3" in note.message
-
-
-class Writes(torch.nn.Module):
-    """Leaves something behind in each call, in one of the ways."""
-
-    def __init__(self, way: str) -> None:
-        super().__init__()
-        self.way = way
-        self.weight = torch.nn.Parameter(torch.ones(3))
-        self.register_buffer("total", torch.zeros(3))
-        self.items: list = []
-        self.calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        match self.way:
-            case "in place":
-                self.total.add_(1)
-            case "behind torch's back":
-                self.total.data.numpy()[0] += 1
-            case "replaced":
-                self.total = self.total + 1
-            case "counted":
-                self.calls += 1
-            case "appended":
-                self.items.append(1)
-        return x * self.weight + self.total + self.calls + len(self.items)
-
-
-@pytest.mark.parametrize(
-    "way", ["nothing", "in place", "behind torch's back", "replaced", "counted", "appended"]
-)
-def test_it_is_seen_whether_a_call_changes_the_model(way: str) -> None:
-    model = Writes(way)
-    contents = repeated_calls.ModelContents(model)
-    assert contents.are_unchanged()
-    with torch.no_grad():
-        model(torch.ones(3))
-    assert contents.are_unchanged() == (way == "nothing")

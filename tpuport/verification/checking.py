@@ -52,8 +52,7 @@ class Check(StageLog):
         traced: the lines that ran on the device.
         references: the first call on the host.
         changed: names of the arguments that it changes in torch.
-        called_model: the copy that it was made with in torch; `is_unchanged` if the
-            call has left it as it was.
+        called_model: the copy that it was made with in torch.
         device_run: a recording of it on the device; None if there is none.
         inferred_rules: for the mesh, if the model has no plan and the user gave no
             rules.
@@ -82,7 +81,6 @@ class Check(StageLog):
         self.references = ReferenceRuns(self.model, arguments)
         self.changed: frozenset[str] = frozenset()
         self.called_model = self.model
-        self.is_unchanged = False
         self.device_run: Recording | None = None
         self.inferred_rules: ShardingRules | None = None
         self.used_rules: dict[str, list[Any]] | None = None
@@ -200,11 +198,9 @@ class Check(StageLog):
         self.called_model = self.references.fresh_model()
         inputs = self.arguments.copy()
         changes = further_calls.ArgumentChanges(inputs)
-        contents = repeated_calls.ModelContents(self.called_model)
         with self.executed:
             run = model_runs.record_torch(self.called_model, inputs)
         self.references.torch, self.changed = run, changes.names()
-        self.is_unchanged = contents.are_unchanged()
 
     def _run_device(self) -> None:
         """Trace the model with torch's answers, so that one run collects every line
@@ -416,9 +412,8 @@ class Check(StageLog):
         # first has written.
         if not self._may_differ():
             self.findings += repeated_calls.state_findings(
-                outputs, self.called_model, self.arguments, self.references,
-                is_unchanged=self.is_unchanged,
-            )  # fmt: skip
+                outputs, self.called_model, self.arguments, self.references
+            )
         self._call_further()
         # Last: a changed flag makes new programs.
         self.findings += changed_flags.stale_findings(

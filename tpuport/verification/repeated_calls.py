@@ -4,8 +4,6 @@ numbers, and keep nothing.
 
 import collections
 import gc
-import itertools
-import zlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -13,7 +11,6 @@ import jax
 import torch
 
 from tpuport.compilation import CompiledFunction
-from tpuport.state.python_state import PythonState
 from tpuport.trace_errors import Source
 from tpuport.verification import differences, further_calls, model_runs
 from tpuport.verification.check_result import CheckFinding
@@ -109,41 +106,11 @@ def _live_arrays() -> collections.Counter[str]:
     )
 
 
-class ModelContents:
-    """What a model on the host has at some moment, to tell whether a call changes it.
-
-    A call that does not gives the same result again, without another run in torch.
-    """
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._state = PythonState(model, [model])
-        self._checksums = self._read_checksums()
-
-    def are_unchanged(self) -> bool:
-        """Whether the model still has them."""
-        return self._state.is_current() and self._read_checksums() == self._checksums
-
-    def _read_checksums(self) -> list[int]:
-        """Of the bytes of weights, which code may write to without torch's knowing."""
-        tensors = itertools.chain(self._model.parameters(), self._model.buffers())
-        return [_checksum(tensor.detach()) for tensor in tensors]
-
-
-def _checksum(tensor: torch.Tensor) -> int:
-    if tensor.layout is not torch.strided or not tensor.numel():
-        return id(tensor)
-    elements = tensor.contiguous().reshape(-1)
-    return zlib.crc32(elements.view(torch.uint8).numpy().data)
-
-
 def state_findings(
     outputs: list[torch.Tensor],
     model: torch.nn.Module,
     arguments: Arguments,
     references: ReferenceRuns,
-    *,
-    is_unchanged: bool,
 ) -> list[CheckFinding]:
     """Whether a second call gives what torch gives in its second call, after what the
     first has written.
@@ -152,10 +119,9 @@ def state_findings(
         outputs: of the second call of the compiled model.
         model: a copy on the host that was called once, and draws no random numbers.
         references: the first call.
-        is_unchanged: whether that has left the model as it was.
     """
+    expected = model_runs.call_torch(model, arguments)
     first = differences.results(references.torch)
-    expected = first if is_unchanged else model_runs.call_torch(model, arguments)
     exact: list[torch.Tensor] = []
     if _are_equal(expected, first):
         # Nothing has changed, in float64 neither.
