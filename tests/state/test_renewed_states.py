@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -77,6 +78,15 @@ def model() -> nn.Module:
     # Both have this one.
     model[1].parts[0] = model[0].parts[0]
     return model
+
+
+def test_an_array_in_the_place_of_an_equal_one_is_watched(model: Any) -> None:
+    model[0].mask = np.ones(2)
+    before = PythonState(model, [model])
+    model[0].mask = np.ones(2)
+    state = before.renewed() or PythonState(model, [model])
+    model[0].mask[0] = 0
+    assert not state.is_current()
 
 
 def _assert_same(renewed: PythonState, new: PythonState) -> None:

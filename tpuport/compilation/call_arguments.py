@@ -7,7 +7,6 @@ import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -71,17 +70,6 @@ class DividedArguments(NamedTuple):
         """Numbers of the leaves that are tensors of the program."""
         return tensor_leaves(self.layout.arguments)
 
-    def objects(self) -> dict[int, Any]:
-        """The caller's objects, and the leaves that are objects of the state, by id."""
-        leaves = [
-            leaf
-            for leaf, argument in zip(
-                self.graph.leaves, self.layout.arguments, strict=True
-            )
-            if argument.kind in ("module", "cache", "state")
-        ]
-        return {id(value): value for value in (*self.graph.objects.values(), *leaves)}
-
     def plain_numbers(self) -> Numbers:
         """All numbers that may vary, by path: arguments, and counters of caches."""
         numbers: Numbers = {}
@@ -144,7 +132,6 @@ def divide_arguments(
     donated: Sequence[str] = (),
     is_static: Callable[[str], bool] = lambda name: False,
     varying: frozenset[Path] = frozenset(),
-    in_state: Mapping[int, int] = MappingProxyType({}),
 ) -> DividedArguments:
     """Divide the arguments of a call.
 
@@ -157,8 +144,6 @@ def divide_arguments(
         is_static: whether the values of the tensor with this name are a part of the
             program.
         varying: the numbers that are arguments of the program.
-        in_state: the number in the function's state of each object that it also
-            reaches by itself, by the object's id.
 
     Raises:
         PortError: an argument is neither a tensor nor hashable, was donated to an
@@ -166,7 +151,7 @@ def divide_arguments(
             pattern fits nothing.
     """
     # A cache is one argument, donated as a whole.
-    flattener = Flattener(caches_are_leaves=True, whole=in_state)
+    flattener = Flattener(caches_are_leaves=True)
     for name, value in positional.items():
         flattener.add_root(name, value)
     # In a fixed order, so that calls that differ in nothing else share a program.
@@ -187,7 +172,7 @@ def divide_arguments(
         elif traced and isinstance(leaf, int | float) and fits(name, traced):
             arrays.append(jnp.asarray(leaf))
             arguments.append(Argument(name, "number", type(leaf)))
-        elif is_transformers_cache(leaf) and id(leaf) not in in_state:
+        elif is_transformers_cache(leaf):
             refuse_retired(leaf, name)
             # jax has to know the class of each layer before the cache can be flattened.
             pytrees.register_used(leaf)
@@ -210,7 +195,7 @@ def divide_arguments(
             place = StaticValue(number_at(("argument", name)))
             arguments.append(Argument(name, "static", place))
         else:
-            arguments.append(_part_of_program(leaf, name, in_state))
+            arguments.append(_part_of_program(leaf, name))
     _check_donated(donated, arguments)
     code = tuple(part for part in graph.code if _is_of_user(part))
     layout = Layout(graph.structure, names, tuple(arguments), code)
@@ -230,7 +215,7 @@ def _is_of_user(code: Any) -> bool:
     return isinstance(code, functools.partial) or not is_library(code.__module__ or "")
 
 
-def _part_of_program(leaf: Any, name: str, in_state: Mapping[int, int]) -> Argument:
+def _part_of_program(leaf: Any, name: str) -> Argument:
     """The argument for a leaf that has no array among those of the program."""
     if is_array(leaf):
         return Argument(name, "host", HostInput.of(leaf))
@@ -238,16 +223,12 @@ def _part_of_program(leaf: Any, name: str, in_state: Mapping[int, int]) -> Argum
         # Weak, because jax keeps the layout of every program, and would keep the module
         # alive.
         return Argument(name, "module", weakref.ref(leaf))
-    if id(leaf) in in_state:
-        return Argument(name, "state", in_state[id(leaf)])
     return Argument(name, "static", static_value(leaf, name))
 
 
 def _check_donated(patterns: Sequence[str], arguments: Sequence[Argument]) -> None:
     names = [
-        argument.name
-        for argument in arguments
-        if argument.kind in ("tensor", "cache", "state")
+        argument.name for argument in arguments if argument.kind in ("tensor", "cache")
     ]
     unused = [
         pattern

@@ -13,7 +13,6 @@ from tpuport import compat
 from tpuport.compat import randomness
 from tpuport.compilation.compiled_program import CounterText, HostText, ShapeText
 from tpuport.object_graph import State, Structure, read_state, unflatten
-from tpuport.state.python_state import PythonState
 from tpuport.traced_numbers import TracedNumber
 
 
@@ -24,19 +23,16 @@ class Argument(NamedTuple):
         name: its path from the function's parameter: "inputs.ids".
         kind: which of the program's arguments has it; a number is a tensor in the
             program, a static value a part of it. Weights of a module are arguments too,
-            and the rest of it is in the state of the function, as is all of an object
-            that the function also reaches by itself. A host tensor is a part of the
-            program, and has its values while it is traced.
+            and the rest of it is in the state of the function. A host tensor is a part
+            of it, and has its values while the program is traced.
         content: of a tensor, torch.int32 if it has that dtype, of which the array says
             nothing; the structure of a cache, the number of a random generator, the
             class of a number, a weak reference to a module, the values of a host
-            tensor, the number of an object of the state, or the static value.
+            tensor, or the static value.
     """
 
     name: str
-    kind: Literal[
-        "tensor", "number", "cache", "generator", "module", "host", "state", "static"
-    ]
+    kind: Literal["tensor", "number", "cache", "generator", "module", "host", "static"]
     content: Hashable
 
 
@@ -80,15 +76,12 @@ class Layout(NamedTuple):
     arguments: tuple[Argument, ...]
     code: tuple[Any, ...]
 
-    def join(
-        self, arrays: list[Any], donated: list[list[Any]], state: PythonState
-    ) -> Rebuilt:
+    def join(self, arrays: list[Any], donated: list[list[Any]]) -> Rebuilt:
         """Traced. The arguments of the function.
 
         Args:
             arrays: of the tensors, in order.
             donated: for each cache the arrays in it.
-            state: of the function.
         """
         tensors, caches = iter(arrays), iter(compat.as_torch(donated))
         leaves: list[Any] = []
@@ -107,8 +100,6 @@ class Layout(NamedTuple):
                     leaves.append(content())
                 case "host":
                     leaves.append(content.as_tensor())
-                case "state":
-                    leaves.append(state.nodes[content])
                 case "static":
                     value = content.value
                     is_varying = type(value) is TracedNumber
@@ -172,8 +163,6 @@ class Layout(NamedTuple):
                     text = type(argument.content()).__name__  # type: ignore[operator]
                 case "host":
                     text = HostText(argument.content)
-                case "state":
-                    continue  # what the state says of itself
                 case "static":
                     text = repr(argument.content)
             descriptions[argument.name] = text

@@ -2,10 +2,11 @@
 the function, the numbers that vary.
 """
 
+import collections
 import functools
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +15,6 @@ import torch
 from tpuport import attention, layers, object_graph
 from tpuport.checkpoint import port_count
 from tpuport.compilation.call_arguments import (
-    DividedArguments,
     check_static,
     divide_arguments,
     parameters_of,
@@ -32,13 +32,12 @@ from tpuport.compilation.prepared_call import (
 )
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.varying_numbers import VaryingNumbers
-from tpuport.errors import PortError
 from tpuport.state.python_state import PythonState
 from tpuport.traced_numbers import Path
 from tpuport.tracing import trace_lock
 
-# What is found in the state may lead to more of it.
-_MOST_DIVISIONS = 8
+# States that are kept, of a function that gets other functions in turn.
+_MOST_STATES = 4
 
 
 def _split_owner(function: Callable) -> tuple[Callable, tuple[Any, ...]]:
@@ -85,10 +84,10 @@ class CallPreparation:
             getattr(function, "forward", self.run_function)
         )
         self._signature = CallSignature(function, (*traced, *donated))
-        self._state: PythonState | None = None
-        self._roots_of_state: list[Any] = []
-        # The objects that the latest call got and the state has, too.
-        self._in_state: dict[int, int] = {}
+        # By what the arguments lead to.
+        self._states: collections.OrderedDict[tuple, PythonState] = (
+            collections.OrderedDict()
+        )
 
     def prepare(
         self, args: tuple, kwargs: dict, decided: Set[str], *, stacks_layers: bool
@@ -131,14 +130,15 @@ class CallPreparation:
             return name in decided or is_inside(name, self._static)
 
         args, kwargs = self._signature.simplified(args, kwargs, is_static)
-        positional = self._name_positional(args)
-        divide = functools.partial(
-            divide_arguments,
-            positional, kwargs, self._traced, self._donated, is_static, varying,
+        divided = divide_arguments(
+            self._name_positional(args), kwargs, self._traced, self._donated, is_static,
+            varying,
         )  # fmt: skip
+        check_static(self._static, divided.graph.names, self._parameters)
         with trace_lock:
-            divided, state = self._divide(divide, varying, stacks_layers)
-            check_static(self._static, divided.graph.names, self._parameters)
+            state = self.current_state(
+                divided.layout, varying, stacks_layers=stacks_layers
+            )
             named = list(map(state.named_weights, state.modules))
             weights = list(map(collect_arrays, named))
             models = tuple(
@@ -166,39 +166,6 @@ class CallPreparation:
         arguments = ProgramArguments(weights, tensors, [], divided.donated, static)
         return PreparedCall(arguments, divided, state)
 
-    def _divide(
-        self,
-        divide: Callable[[Mapping[int, int]], DividedArguments],
-        varying: frozenset[Path],
-        stacks_layers: bool,
-    ) -> tuple[DividedArguments, PythonState]:
-        """The arguments, without what is in objects that the state has, and the state.
-
-        Such an object is one thing to the code, whichever way it reaches it.
-        """
-        objects: dict[int, Any] = {}
-        for _ in range(_MOST_DIVISIONS):
-            divided = divide(self._in_state)
-            state = self.current_state(
-                divided.layout, varying, stacks_layers=stacks_layers
-            )
-            objects = divided.objects()
-            found = {
-                key: state.node_numbers[key]
-                for key in objects
-                if key in state.node_numbers
-            }
-            if found == {
-                key: self._in_state[key] for key in objects if key in self._in_state
-            }:
-                return divided, state
-            self._in_state = found
-        raise PortError(
-            "it cannot be told what the function gets as an argument, and what it reaches by itself",
-            where=", ".join({type(value).__name__ for value in objects.values()}),
-            fix="give it such an object in one of the two ways only",
-        )
-
     def current_state(
         self,
         layout: Layout | None = None,
@@ -214,8 +181,8 @@ class CallPreparation:
             stacks_layers: whether blocks are to run in a loop.
         """
         make_state = functools.partial(self.make_state, layout, varying)
-        roots = [] if layout is None else [*layout.modules(), *layout.code]
-        known = self._state if self._roots_of_state == roots else None
+        roots = () if layout is None else (*layout.modules(), *layout.code)
+        known = self._states.pop(roots, None)
         if known is not None and known.varying != varying:
             known = None
         state = current_state(known, make_state)
@@ -223,7 +190,12 @@ class CallPreparation:
             for module in state.modules:
                 layers.stack_layers(module)
             state = current_state(state, make_state)
-        self._state, self._roots_of_state = state, roots
+        # Of models among the arguments the latest alone, so that others can be freed.
+        if any(isinstance(part, torch.nn.Module) for part in roots):
+            self._states.clear()
+        self._states[roots] = state
+        if len(self._states) > _MOST_STATES:
+            self._states.popitem(last=False)
         return state
 
     def make_state(

@@ -50,9 +50,11 @@ from tpuport.compilation.model_weights import (
 )
 from tpuport.compilation.number_operators import number_operators
 from tpuport.compilation.prepared_call import (
+    ChangedObjects,
     PreparedCall,
     ProgramArguments,
     StaticPart,
+    changed_objects,
     describe_program,
     donate_overwritten,
     keep_caches,
@@ -124,6 +126,9 @@ class CompiledFunction:
         # The numbers of the caches that each program, and the latest trace, changes.
         self._changed_caches: dict[Hashable, tuple[int, ...]] = {}
         self._changed_in_trace: tuple[int, ...] = ()
+        # The objects that each program, and the latest trace, changes.
+        self._changed_objects: dict[Hashable, ChangedObjects] = {}
+        self._objects_changed_in_trace: ChangedObjects = (frozenset(), frozenset())
         self._rotary_tables = rotary.ProgramTables()
         self._served_states = ServedStates()
         self._guards_of_trace: tuple[Guard, ...] = ()
@@ -257,6 +262,7 @@ class CompiledFunction:
         )
         arguments = arguments._replace(weights=weights)
         if key in self._overwrites:
+            call.refuse_two_ways(self._changed_objects[key])
             arguments = keep_caches(arguments, self._read_caches[key])
             return donate_overwritten(arguments, self._overwrites[key], call), key
         overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
@@ -277,6 +283,8 @@ class CompiledFunction:
         check_constants(self.program.name, list(traced.jaxpr.consts))
         if self._served_states.look(key, traced, arguments, call):
             self.program.forget_trace()
+        call.refuse_two_ways(self._objects_changed_in_trace)
+        self._changed_objects[key] = self._objects_changed_in_trace
         self._overwrites[key], self._read_caches[key] = overwrites, read_caches
         self._changed_caches[key] = self._changed_in_trace
         return arguments, key
@@ -347,7 +355,7 @@ class CompiledFunction:
             use_weights(models, weights) as in_use,
             trace.recorded(in_use),
         ):
-            rebuilt = static.layout.join(tensors, donated, state)
+            rebuilt = static.layout.join(tensors, donated)
             on_host = bool(rebuilt.host_tensors) or answers is not None
             with (
                 values_known(self._function, on_host=on_host),
@@ -371,6 +379,7 @@ class CompiledFunction:
             results = collect_results(
                 output, rebuilt, writes, state, *trace.find_changes()
             )
+            self._objects_changed_in_trace = changed_objects(results)
         check_leaks(self._preparation.make_state(static.layout))
         return results
 

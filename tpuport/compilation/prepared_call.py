@@ -17,9 +17,11 @@ from tpuport.compilation.cache_arguments import retire_cache
 from tpuport.compilation.call_arguments import DividedArguments, shapes_key
 from tpuport.compilation.call_layout import Layout
 from tpuport.compilation.call_numbers import CallNumbers
+from tpuport.compilation.call_results import OutputAndWrites
 from tpuport.compilation.compiled_program import CounterText, HostText, StateText
 from tpuport.compilation.donated_tensors import mark_donated
 from tpuport.compilation.shared_tensors import WeightSlot
+from tpuport.errors import PortError
 from tpuport.state.host_input import HostInput
 from tpuport.state.python_state import PythonState, StateKey
 
@@ -85,6 +87,25 @@ class StaticPart(NamedTuple):
         for number, size in self.read_caches:
             caches[number] = list(itertools.islice(rest, size))
         return tensors[:count], caches
+
+
+# Numbers of the objects that a program changes, among the arguments and in the state.
+ChangedObjects = tuple[frozenset[int], frozenset[int]]
+
+
+def changed_objects(result: Any) -> ChangedObjects:
+    """Traced. Those that the function of a result has changed; the numbers of new
+    objects are among those of the arguments.
+    """
+    if not isinstance(result, OutputAndWrites):
+        return frozenset(), frozenset()
+    nodes = () if result.layout is None else result.layout.structure.nodes
+    changes = result.state_changes
+    locations = () if changes is None else (*changes.items, *changes.contents)
+    return (
+        frozenset(number for number, _ in nodes),
+        frozenset(location.node for location, *_ in locations),
+    )
 
 
 class ProgramArguments(NamedTuple):
@@ -177,6 +198,23 @@ class PreparedCall(NamedTuple):
             ):
                 shared.add(slot)
         return shared
+
+    def refuse_two_ways(self, changed: ChangedObjects) -> None:
+        """PortError if an object that the program changes is an argument, and is also
+        reached by the function itself: the trace has two of it.
+        """
+        arguments, nodes = changed
+        if not arguments and not nodes:
+            return
+        for number, value in self.divided.graph.objects.items():
+            node = self.state.node_numbers.get(id(value))
+            if node is not None and (number in arguments or node in nodes):
+                raise PortError(
+                    f"compiled code changes a {type(value).__name__} that it is given, and also reaches by itself, as "
+                    "two objects",
+                    where=self.state.path(node),
+                    fix="let it use the argument alone, or the variable",
+                )
 
     def retire_caches(self) -> None:
         """Let further calls refuse the caches that this one has changed."""

@@ -150,19 +150,6 @@ def _own_kind(cls: type) -> str:
     return "object"
 
 
-def is_plain_module(value: Any) -> bool:
-    """Whether this is a module that holds no parameters, such as a KV cache of buffers
-    that is made for each call.
-
-    Its class is the user's or torch's, and its forward is its class's: a library's
-    module may be known by its identity, and a ported one runs programs.
-    """
-    if not isinstance(value, torch.nn.Module) or "forward" in vars(value):
-        return False
-    home = type(value).__module__.partition(".")[0]
-    return home not in _MODEL_LIBRARIES and next(value.parameters(), None) is None
-
-
 def container_of(cls: type) -> Any:
     """The class of Python that has the items of this class; None if it has none."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), None)

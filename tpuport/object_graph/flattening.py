@@ -31,7 +31,6 @@ from tpuport.object_graph.classes import (
     HostArray,
     arrays_inside,
     container_of,
-    is_plain_module,
     kind_of,
     native_base,
     refuse_tensors_inside,
@@ -190,8 +189,6 @@ class Flattener:
 
     def _visit_single(self, value: Any, name: str) -> Reference:
         """A value of a class whose objects are leaves, but for some."""
-        if is_plain_module(value):
-            return self._visit_new_object(value, name)
         if type(value) is types.FunctionType and (body := FunctionBody.of(value)):
             self._code[body.without_variables()] = None
             return self._visit_function(value, body, name)

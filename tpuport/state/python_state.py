@@ -117,7 +117,8 @@ class PythonState(StateWalk):
             for path, place in self.numbers.items()
             if place[0] not in changed
         }
-        # What is described again is watched already.
+        # What is described again is watched already, but for an array in the place of
+        # an equal one.
         renewed._watched = WatchedValues()
         for number in changed:
             if (
@@ -125,7 +126,11 @@ class PythonState(StateWalk):
                 or renewed._describe_node(number) != self._entries[number]
             ):
                 return None
-        if len(renewed.nodes) > len(self.nodes) or len(renewed.tensors) > len(tensors):
+        if (
+            len(renewed.nodes) > len(self.nodes)
+            or len(renewed.tensors) > len(tensors)
+            or renewed._watched.has_contents
+        ):
             return None
         renewed._watched = self._watched.with_changes(changes)
         renewed.key = self.key.of_state(renewed)

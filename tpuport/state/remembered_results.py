@@ -17,6 +17,8 @@ import torch
 from tpuport.state.reachable import is_library
 from tpuport.state.state_places import is_traced, leads_to
 
+_MOST_DECORATORS = 8
+
 
 def traced_results_forgotten(
     models: Iterable[torch.nn.Module],
@@ -73,6 +75,15 @@ def _caches_in_models(
 
 
 def _caches(values: Iterable[Any]) -> Iterator[functools._lru_cache_wrapper]:
-    return (
-        value for value in values if isinstance(value, functools._lru_cache_wrapper)
-    )
+    """Those among values, also inside of other decorators."""
+    for value in values:
+        function = value
+        if isinstance(value, staticmethod | classmethod):
+            function = value.__func__
+        for _ in range(_MOST_DECORATORS):
+            if isinstance(function, functools._lru_cache_wrapper):
+                yield function
+            namespace = getattr(function, "__dict__", None)
+            if not isinstance(namespace, dict) or "__wrapped__" not in namespace:
+                break
+            function = namespace["__wrapped__"]

@@ -111,6 +111,11 @@ class WatchedValues:
         """
         self._arrays.append((array, array.copy()))
 
+    @property
+    def has_contents(self) -> bool:
+        """Whether the contents of tensors of the host, or of arrays, are watched."""
+        return bool(self._host_tensors or self._arrays)
+
     def changes(self) -> list[Change] | None:
         """The places with other values than when `remember` was called; None if
         anything else has changed.
