@@ -89,6 +89,34 @@ def test_a_write_in_place_happens_in_every_call() -> None:
     pair.agree()
 
 
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda kept, x: kept.to(x.device),
+        lambda kept, x: kept.to(x),
+        lambda kept, x: torch.as_tensor(kept, device=x.device),
+        lambda kept, x: x * 0 + kept[0].item(),
+    ],
+)
+def test_what_is_moved_has_the_values_of_that_moment(move: Callable) -> None:
+    """A constant of the program is no view of the caller's memory, which is written to after it."""
+
+    def step_of(kept: torch.Tensor) -> Callable:
+        def step(x: torch.Tensor) -> Any:
+            before = move(kept.add_(1), x).clone()  # on the host to move is to do nothing
+            kept.mul_(2)
+            return before, move(kept, x)
+
+        return step
+
+    mine, theirs = torch.ones(2), torch.ones(2)
+    compiled, step = tpuport.compile(step_of(mine)), step_of(theirs)
+    for _ in range(3):
+        results = tpuport.to_cpu(compiled(torch.ones(2)))
+        torch.testing.assert_close(results, step(torch.ones(2)))
+        assert torch.equal(mine, theirs)
+
+
 @pytest.mark.parametrize("most", [host_tensors._MOST_ELEMENTS, 1])
 def test_one_tensor_is_not_two_of_equal_values(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_tensors, "_MOST_ELEMENTS", most)

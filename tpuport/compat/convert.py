@@ -201,8 +201,9 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     """
     if is_ported(tensor):
         return tensor.jax()  # type: ignore[attr-defined]
-    # A copy: on a CPU jax would share torch's memory, and later writes would show.
-    return jnp.array(to_numpy(tensor), copy=True)
+    # A copy: on a CPU jax would share torch's memory, and later writes would show. By
+    # NumPy, as jax copies nothing as long as it traces.
+    return jnp.asarray(np.array(to_numpy(tensor)))
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

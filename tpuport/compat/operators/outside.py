@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from tpuport.compat import narrowing, view_steps
+from tpuport.compat import narrowing, randomness, view_steps
 from tpuport.compat.convert import (
     cast,
     has_array_form,
@@ -266,6 +266,10 @@ def _to_copy(self: Any, tensor: Any, dtype: torch.dtype | None, device: Any) -> 
     there if "cuda" is named.
     """
     move: Callable[..., Any] = original("Environment", "_to_copy")
+    if not is_ported(tensor) and randomness.is_traced():
+        # A constant of the program would share the memory, and be what is written there
+        # later.
+        tensor = tensor.clone()
     if is_ported(tensor) and device is not None:
         kind = "jax" if isinstance(device, int) else torch.device(device).type
         device = "jax" if kind == "cuda" else kind
