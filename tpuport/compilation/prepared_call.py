@@ -208,7 +208,9 @@ class PreparedCall(NamedTuple):
             return
         for number, value in self.divided.graph.objects.items():
             node = self.state.node_numbers.get(id(value))
-            if node is not None and (number in arguments or node in nodes):
+            if node is None or self.state.is_default(node):
+                continue
+            if number in arguments or node in nodes:
                 raise PortError(
                     f"compiled code changes a {type(value).__name__} that it is given, and also reaches by itself, as "
                     "two objects",

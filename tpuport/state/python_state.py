@@ -164,6 +164,13 @@ class PythonState(StateWalk):
         """What leads to an object: "layers.0.attention"."""
         return self._paths[number]
 
+    def is_default(self, number: int) -> bool:
+        """Whether an object is found as the default of a parameter, which a call that
+        gives an argument for it does not use.
+        """
+        # Everything else that a function leads to has a name.
+        return self._paths[number].startswith("[")
+
     def plain_numbers(self) -> dict[Path, int]:
         """The numbers that may vary, by path."""
         pairs = zip(self._paths, self._entries, strict=True)
