@@ -418,7 +418,7 @@ def _suggest_remedy(name: str, different: list[str]) -> str:
             "(docs/compiled-functions.md, 'Values that decide shapes')"
         )
     if not any(isinstance(text, ShapeText) for text in different):
-        if not all(map(_is_number, different)):
+        if not all(map(is_number_text, different)):
             return (
                 "It is a part of the program: pass what the code computes from it, as a tensor, or give it few "
                 "different values"
@@ -434,7 +434,8 @@ def _suggest_remedy(name: str, different: list[str]) -> str:
     return "Pad it to a few fixed lengths"
 
 
-def _is_number(text: str) -> bool:
+def is_number_text(text: str) -> bool:
+    """Whether a text is that of a number of Python's."""
     try:
         float(text)
     except ValueError:

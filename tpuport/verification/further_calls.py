@@ -11,7 +11,7 @@ import torch
 
 from tpuport import checkpoint, porting, trace_errors
 from tpuport.compilation import CompiledFunction
-from tpuport.compilation.compiled_program import ChangedArgument
+from tpuport.compilation.compiled_program import ChangedArgument, is_number_text
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
 from tpuport.library_classes import cache_of_output, is_transformers_cache
@@ -427,18 +427,10 @@ def _traceable_names(changes: list[ChangedArgument]) -> list[str]:
     else has changed too.
     """
     if any(
-        change.kind != "value" or not _is_number(change.after) for change in changes
+        change.kind != "value" or not is_number_text(change.after) for change in changes
     ):
         return []
     return [change.name for change in changes]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 class Trial(NamedTuple):
