@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from tpuport import compat
+from tpuport.internals.torchax_internals import ARRAY
 from tpuport.state.named_weights import NamedWeights
 from tpuport.state.python_values import Entry, StateKey
 from tpuport.state.reachable import ReachableModules, is_library
@@ -154,6 +155,8 @@ class PythonState(StateWalk):
                 or any(other is not new for other in others)
                 or not isinstance(new, torch.Tensor)
                 or not compat.is_ported(new)
+                # A view of torchax's own, which the walk takes by its identity.
+                or not hasattr(new, ARRAY)
                 or (new.dtype is torch.int32) != (old.dtype is torch.int32)
             ):
                 return None
