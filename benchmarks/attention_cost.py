@@ -23,10 +23,9 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-from tpuport import schedules
 from tpuport.attention.flash import flash
 from tpuport.attention.mask import Mask
-from tpuport.hardware import GENERATIONS, assume_generation, compiled, described
+from tpuport.hardware import GENERATIONS, assume_generation, compiled, described, schedules
 
 HEADS, DIM = 6, 128
 PAIRS = 2048 * 2048

@@ -44,7 +44,7 @@ stand_ins.allow_torchvision_of_gpus()
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "docs" / "data" / "coverage.json"
 PAGE = ROOT / "docs" / "coverage.md"
-RESULTS = ROOT / "tpuport" / "model_results.json"
+RESULTS = ROOT / "tpuport" / "libraries" / "model_results.json"
 LIBRARIES = ("transformers", "diffusers")
 LIMIT_SECONDS = 300  # for one model
 MEMORY = 12 * 1024**3  # bytes for one model

@@ -85,7 +85,7 @@ _CLASS_GROUPS = (
 
 
 def results(records: Iterable[Record], versions: dict[str, str], modules: dict[str, str]) -> dict[str, Any]:
-    """What `tpuport.model_results` reads: the verdicts without their measures.
+    """What `tpuport.libraries.model_results` reads: the verdicts without their measures.
 
     Args:
         modules: by class the module that defines it, below its library.

@@ -85,7 +85,7 @@ def _total(parts: Sequence[Record], name: str) -> float:
 
 def compile_program(program: Any, directory: Path) -> None:
     """Keep the compiled program, the schedules of its kernels, and what they cost by their traces."""
-    from tpuport.schedules import dump_flags
+    from tpuport.hardware.schedules import dump_flags
 
     with _unfinished(directory) as unfinished:
         schedules = unfinished / _SCHEDULES
@@ -133,8 +133,8 @@ def describe_attention(program: Any) -> str:
 def estimate(program: Any, directory: Path) -> Record:
     """The time of one call, from what `compile_program` kept."""
     from tpuport.hardware import described, parse_slice
-    from tpuport.mesh import create_mesh
-    from tpuport.schedules import read_schedules
+    from tpuport.hardware.mesh import create_mesh
+    from tpuport.hardware.schedules import read_schedules
     from tpuport.topology import hlo, timing
 
     parsed = hlo.parse((directory / _TEXT).read_text())

@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.generation import LanguageModel as LanguageModel
     from tpuport.generation import generate as generate
     from tpuport.generation import kv_cache_bytes as kv_cache_bytes
-    from tpuport.mesh import create_mesh as create_mesh
-    from tpuport.mesh import initialize_distributed as initialize_distributed
-    from tpuport.patches.gpu import gpu_shim as gpu_shim
+    from tpuport.gpu import gpu_shim as gpu_shim
+    from tpuport.hardware.mesh import create_mesh as create_mesh
+    from tpuport.hardware.mesh import initialize_distributed as initialize_distributed
     from tpuport.porting import load as load
     from tpuport.porting import port as port
     from tpuport.porting import to_cpu as to_cpu
@@ -35,8 +35,8 @@ _PUBLIC = {
     "PortError": "tpuport.errors",
     "enable": "tpuport.activation",
     "disable": "tpuport.activation",
-    "create_mesh": "tpuport.mesh",
-    "initialize_distributed": "tpuport.mesh",
+    "create_mesh": "tpuport.hardware.mesh",
+    "initialize_distributed": "tpuport.hardware.mesh",
     "ShardingRules": "tpuport.sharding",
     "QuantizationRules": "tpuport.quantization",
     "load": "tpuport.porting",
@@ -45,7 +45,7 @@ _PUBLIC = {
     "compile": "tpuport.compilation",
     "generate": "tpuport.generation",
     "LanguageModel": "tpuport.generation",
-    "gpu_shim": "tpuport.patches.gpu",
+    "gpu_shim": "tpuport.gpu",
     "kv_cache_bytes": "tpuport.generation",
     "denoise": "tpuport.diffusion",
     "precompute_rotary": "tpuport.compilation.rotary_tables",

@@ -50,7 +50,7 @@ def enable(*, patches: Literal["error", "warn", "off"] | None = None) -> None:
 
         runtime.environment()
         warnings.install()
-        from tpuport import pytrees
+        from tpuport.objects import pytrees
 
         pytrees.register()
         _enabled = True
@@ -82,8 +82,8 @@ def disable() -> None:
             sys.modules["tpuport.patches.registry"].revert_all()
         if not _enabled and "tpuport.compat.runtime" not in sys.modules:
             return  # nothing has been imported that changes anything; importing it now would take seconds
-        from tpuport import pytrees
         from tpuport.compat import runtime
+        from tpuport.objects import pytrees
 
         if "tpuport.attention" in sys.modules:
             sys.modules["tpuport.attention"].unregister()

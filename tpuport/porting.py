@@ -10,8 +10,8 @@ from tpuport import checkpoint
 from tpuport.checkpoint import model_sizes, saving
 from tpuport.compilation import LostValue, keep_shared, model_calls
 from tpuport.errors import PortError
-from tpuport.library_classes import is_of_library, is_pipeline
-from tpuport.model_results import warn_of_failures
+from tpuport.libraries.library_classes import is_of_library, is_pipeline
+from tpuport.libraries.model_results import warn_of_failures
 
 _DEVICE_MAP = "hf_device_map"
 _PORTED_MAP = {"": "jax"}
@@ -149,7 +149,7 @@ def _unstack_layers(value: Any) -> None:
     them.
     """
     # If nothing has imported the layers, nothing was stacked.
-    layers = sys.modules.get("tpuport.layers")
+    layers = sys.modules.get("tpuport.compilation.layers")
     if layers is None:
         return
     models = value.components.values() if is_pipeline(value) else [value]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tpuport.attention import block_sizes as module
 from tpuport.attention.block_sizes import Blocks, block_sizes, vmem_limit_bytes
 from tpuport.attention.kernel_cost import KernelCall, cycles, vmem_bytes, vmem_limit
-from tpuport.attention_shapes import NAMED
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS, assume_generation
+from tpuport.libraries.attention_shapes import NAMED
 
 ONE = {"heads": 8, "head_dim": 128, "value_dim": 128, "dtype": "bfloat16", "masked": False}
 

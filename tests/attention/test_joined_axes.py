@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tpuport.attention.provenance.joined_axes import reshape
-from tpuport.jaxprs import walk_equations, without_dead_code
+from tpuport.compat.jaxprs import walk_equations, without_dead_code
 
 B, H, N, D = 2, 4, 6, 8
 KEY = jax.random.key(0)

@@ -18,8 +18,8 @@ from tpuport.attention.mask import Mask
 from tpuport.attention.mesh_attention import attention_on_mesh
 from tpuport.attention.provenance.joined_sequences import as_part, parts_along
 from tpuport.attention.reference import attention
-from tpuport.jaxprs import walk_equations, without_dead_code
-from tpuport.mesh import create_mesh
+from tpuport.compat.jaxprs import walk_equations, without_dead_code
+from tpuport.hardware.mesh import create_mesh
 
 SCALE = 0.3
 COLLECTIVES = r"(all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("

@@ -12,7 +12,7 @@ from diffusers.models.embeddings import apply_rotary_emb
 
 from tpuport import compat
 from tpuport.attention.lane_maps import rebuild_with_products, with_matrix_products
-from tpuport.jaxprs import without_dead_code
+from tpuport.compat.jaxprs import without_dead_code
 
 B, S, H, D = 2, 6, 3, 16
 # x [B, S, H, D], and cosines and sines [S, D].

@@ -21,7 +21,7 @@ from tpuport.attention.mesh_attention import attention_on_mesh
 from tpuport.attention.reference import attention
 from tpuport.attention.sharding_plan import CallSizes, plan_sharding
 from tpuport.errors import PortError
-from tpuport.mesh import create_mesh
+from tpuport.hardware.mesh import create_mesh
 
 SCALE = 0.3
 

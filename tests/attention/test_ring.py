@@ -18,7 +18,7 @@ from tpuport.attention.mask import Mask
 from tpuport.attention.mesh_attention import attention_on_mesh
 from tpuport.attention.reference import attention, attention_with_lse
 from tpuport.attention.ring import merge, needed_shifts
-from tpuport.mesh import create_mesh
+from tpuport.hardware.mesh import create_mesh
 
 SCALE = 0.3
 

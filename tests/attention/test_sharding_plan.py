@@ -5,7 +5,7 @@ import pytest
 
 from tpuport.attention.sharding_plan import CallSizes, ShardingPlan, plan_sharding
 from tpuport.errors import PortError
-from tpuport.mesh import create_mesh
+from tpuport.hardware.mesh import create_mesh
 
 
 def _plan(shape: tuple, sizes: tuple) -> ShardingPlan:

@@ -21,8 +21,8 @@ from benchmarks import (
     tiny_models,
 )
 from tpuport import lint
+from tpuport.libraries.model_results import ModelResult
 from tpuport.lint.entry_verdicts import EntryVerdict
-from tpuport.model_results import ModelResult
 
 # Of models that ask for 64 bits, where `tpuport.enable` is not in force.
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype", "ignore:float64 becomes float32")

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tpuport import model_results
 from tpuport.cli import diagnosis, main
 from tpuport.compat import versions
-from tpuport.model_results import ModelResult
+from tpuport.libraries import model_results
+from tpuport.libraries.model_results import ModelResult
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import tpuport
-from tpuport import PortError, compat, layers
+from tpuport import PortError, compat
+from tpuport.compilation import layers
 
 X = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 LAST: Any = None

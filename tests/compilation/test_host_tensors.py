@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tpuport
-from tpuport.state import host_tensors
+from tpuport.objects.state import host_tensors
 
 X = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
 

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 import tpuport
 from tpuport import compat
 from tpuport.compilation import settings_key
-from tpuport.static_values import StaticValue, exact_key
+from tpuport.objects.static_values import StaticValue, exact_key
 
 
 @dataclasses.dataclass(frozen=True)

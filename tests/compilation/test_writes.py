@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import tpuport
-from tpuport import PortError, compat, layers
+from tpuport import PortError, compat
+from tpuport.compilation import layers
 
 
 class Counting(torch.nn.Module):

@@ -45,7 +45,7 @@ def test_frames_are_torchs_and_each_shape_is_compiled_once(ours: Any, theirs: An
     assert compilations(ours) == [1, 1]
 
 
-@pytest.mark.slow  # each new shape of tests/rotary/test_compiled.py, and the frames above
+@pytest.mark.slow  # each new shape of tests/compilation/rotary/test_compiled.py, and the frames above
 def test_another_resolution_is_compiled_once_more(ours: Any, theirs: Any, prompts: Build) -> None:
     options = {"height": 24, "output_type": "latent"}
     before, _ = compilations(ours)

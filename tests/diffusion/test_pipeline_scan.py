@@ -20,7 +20,7 @@ def latents(pipe: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     ).frames  # fmt: skip
 
 
-@pytest.mark.slow  # tests/layers/test_scanning.py scans the blocks of models
+@pytest.mark.slow  # tests/compilation/layers/test_scanning.py scans the blocks of models
 def test_latents_are_torchs_and_the_weights_come_back(hunyuan: Build, prompts: Build) -> None:
     theirs = hunyuan(5)
     before = {name: value.clone() for name, value in theirs.transformer.state_dict().items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuport.process_watch import Judge, Sign
+from tpuport.hardware.process_watch import Judge, Sign
 
 ROOT = Path(__file__).resolve().parents[2]
 HEARTBEAT, STALL = 6, 5
@@ -39,7 +39,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from tpuport.process_watch import begin_call
+from tpuport.hardware.process_watch import begin_call
 
 mesh = tpuport.create_mesh(dp=2, tp=4)
 ones = jax.make_array_from_callback((8,), NamedSharding(mesh, P(("dp", "tp"))), lambda index: np.ones(1))

@@ -52,7 +52,7 @@ def configs(draw: st.DrawFn) -> LlamaConfig:
     )
 
 
-@pytest.mark.slow  # the arithmetic of test_zoo.py, and the real shards of tests/sharding/test_audit.py
+@pytest.mark.slow  # the arithmetic of test_zoo.py, and the real shards of tests/sharding/test_auditing.py
 @settings(
     settings.get_profile("few"),
     deadline=None,

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from torch.utils.flop_counter import FlopCounterMode
 
 from tpuport.compat.operators.quantized import QuantizedArray
-from tpuport.mesh import create_mesh
+from tpuport.hardware.mesh import create_mesh
 from tpuport.patches.transformers_experts import Weights, experts_on_mesh
 from tpuport.topology import kernels
 

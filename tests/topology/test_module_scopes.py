@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from tpuport import jaxprs
-from tpuport.layers import block_calls
+from tpuport.compat import jaxprs
+from tpuport.compilation.layers import block_calls
 from tpuport.topology.module_scopes import module_path, module_scopes, star_numbers
 
 

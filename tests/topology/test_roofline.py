@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuport.hardware import GENERATIONS
-from tpuport.mesh import create_mesh
+from tpuport.hardware.mesh import create_mesh
 from tpuport.topology import described, roofline
 from tpuport.topology.compile_report import Collective, Costs
 from tpuport.topology.roofline import Ring

@@ -16,7 +16,7 @@ import pytest
 
 import tpuport
 from benchmarks import topology
-from tpuport.mesh import create_mesh
+from tpuport.hardware.mesh import create_mesh
 from tpuport.topology import abstract_steps, compile_for, described, lower_for
 from tpuport.topology.abstract_weights import abstract_weights, build_model, local_nbytes
 from tpuport.topology.generation_tasks import Decode, Prefill

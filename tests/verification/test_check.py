@@ -42,8 +42,8 @@ from tpuport import compat
 from tpuport.attention.register import torch_sdpa
 from tpuport.compat import randomness
 from tpuport.compilation import CompiledFunction, call_results
+from tpuport.compilation.rotary import table_store
 from tpuport.errors import PortError
-from tpuport.rotary import table_store
 from tpuport.trace_errors.lint_matches import collect_findings
 from tpuport.verification import CheckFinding, confirm, confirming, differences, model_runs
 from tpuport.verification.check_result import order_findings

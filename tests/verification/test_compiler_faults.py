@@ -8,7 +8,7 @@ from jax.interpreters import mlir
 
 import tpuport
 from tpuport import compat
-from tpuport.jaxprs import run_operations
+from tpuport.compat.jaxprs import run_operations
 
 
 def _primitive(name, alone, compiled):

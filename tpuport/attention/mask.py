@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from tpuport.traced_numbers import TracedNumber, as_array
+from tpuport.objects.traced_numbers import TracedNumber, as_array
 
 # The parts of a mask that are arrays.
 ARRAYS: Final = (

@@ -41,7 +41,7 @@ from tpuport.attention.sharding_plan import (
 from tpuport.attention.shared_parts import SharedParts
 from tpuport.attention.ulysses import ulysses
 from tpuport.errors import PortError
-from tpuport.mesh import check_mesh
+from tpuport.hardware.mesh import check_mesh
 
 # The dimensions of each array: B, H, K, Q and T as above, "." for one that is never
 # divided. Lower case marks lengths of mask arrays, which stay whole in "ulysses": there

@@ -12,9 +12,9 @@ from typing import Any, Final
 import jax
 from jax.sharding import Mesh
 
+from tpuport.base.mappings import without
 from tpuport.errors import PortError
-from tpuport.mappings import without
-from tpuport.mesh import AXES
+from tpuport.hardware.mesh import AXES
 
 # Costs are in bytes of a TPU's memory that are moved in the same time, for each unit of
 # the head dimension: v4 to v6e do 170 to 560 operations in the time of one byte, and

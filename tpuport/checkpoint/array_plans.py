@@ -26,7 +26,7 @@ from tpuport.checkpoint.name_matching import Match
 from tpuport.checkpoint.quantized_layout import empty_weight
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor, quantizing
 from tpuport.errors import PortError
-from tpuport.library_classes import is_diffusers_class
+from tpuport.libraries.library_classes import is_diffusers_class
 from tpuport.quantization import (
     QuantizationRules,
     install,

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from accelerate import init_empty_weights
 
+from tpuport.base.mappings import without
 from tpuport.checkpoint import formats
-from tpuport.config_values import check_values, read_json
 from tpuport.errors import PortError
 from tpuport.internals.transformers_internals import builder, classes_by_config
-from tpuport.library_classes import is_diffusers_class
-from tpuport.mappings import without
+from tpuport.libraries.config_values import check_values, read_json
+from tpuport.libraries.library_classes import is_diffusers_class
 
 QUANTIZATION = "quantization_config"
 """The field of a config that describes weights in few bits."""

@@ -11,11 +11,11 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
+from tpuport.base.mappings import names_of_each
 from tpuport.errors import PortError
+from tpuport.hardware.mesh import check_mesh, create_mesh
 from tpuport.internals.diffusers_internals import modules_in_float32
 from tpuport.internals.transformers_internals import insisted_dtypes
-from tpuport.mappings import names_of_each
-from tpuport.mesh import check_mesh, create_mesh
 from tpuport.sharding import ShardingRules, audit
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tpuport.config_values import is_whole, name_wrong_fields, read_json
 from tpuport.errors import PortError
+from tpuport.libraries.config_values import is_whole, name_wrong_fields, read_json
 
 FILE: Final = "generation_config.json"
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.base.plurals import list_some
 from tpuport.checkpoint.formats.ggml_blocks import BLOCK_TYPES, quantized_tensor
 from tpuport.checkpoint.formats.packed_tensors import permute
 from tpuport.checkpoint.lazy_tensors import (
@@ -29,7 +30,6 @@ from tpuport.checkpoint.lazy_tensors import (
     transpose,
 )
 from tpuport.errors import PortError
-from tpuport.plurals import list_some
 
 _FLOATS: Final = {
     "BF16": jnp.dtype(jnp.bfloat16),

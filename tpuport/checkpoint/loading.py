@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from tqdm import tqdm
 
 from tpuport import compat
+from tpuport.base.plurals import count_noun
 from tpuport.checkpoint import building, formats, gguf_files, safetensors_files
 from tpuport.checkpoint.array_plans import (
     ArrayPlan,
@@ -45,11 +46,10 @@ from tpuport.checkpoint.name_matching import (
     untie_differing_weights,
 )
 from tpuport.checkpoint.sharded_arrays import bounds_key, make_sharded_array
-from tpuport.config_values import check_heads, check_values, name_wrong_fields
 from tpuport.errors import PortError
-from tpuport.library_classes import is_diffusers_class
+from tpuport.libraries.config_values import check_heads, check_values, name_wrong_fields
+from tpuport.libraries.library_classes import is_diffusers_class
 from tpuport.patches import registry
-from tpuport.plurals import count_noun
 from tpuport.quantization import (
     QuantizationRules,
     as_quantization_rules,

@@ -3,9 +3,9 @@
 import torch
 
 from tpuport import compat
+from tpuport.base.mappings import without
+from tpuport.base.plurals import count_noun
 from tpuport.errors import PortError
-from tpuport.mappings import without
-from tpuport.plurals import count_noun
 from tpuport.quantization import part_names
 
 _WIDE_INTEGERS = (torch.int64, torch.uint64)

@@ -16,7 +16,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpuport import compat, object_graph, pytrees
+from tpuport import compat
 from tpuport.checkpoint import quantized_moves
 from tpuport.checkpoint.device_layout import (
     as_torch_dtype,
@@ -38,6 +38,7 @@ from tpuport.checkpoint.movable_tensors import (
 )
 from tpuport.errors import PortError
 from tpuport.internals.torchax_internals import array_of
+from tpuport.objects import object_graph, pytrees
 from tpuport.patches import registry
 from tpuport.quantization import (
     QuantizationRules,

@@ -34,7 +34,7 @@ from tpuport.internals.transformers_internals import (
     note_conversions,
     unused_tensors,
 )
-from tpuport.library_classes import is_diffusers_class
+from tpuport.libraries.library_classes import is_diffusers_class
 
 _logger = logging.getLogger("tpuport")
 

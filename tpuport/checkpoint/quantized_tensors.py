@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tpuport.base.mappings import without_nones
 from tpuport.checkpoint.lazy_tensors import (
     BLOCK_BYTES,
     Index,
@@ -23,7 +24,6 @@ from tpuport.checkpoint.lazy_tensors import (
     index_shape,
     transpose,
 )
-from tpuport.mappings import without_nones
 from tpuport.quantization import Scheme
 
 PARTS = (

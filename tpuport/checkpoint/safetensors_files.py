@@ -12,8 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from tpuport.base.plurals import count_noun
 from tpuport.checkpoint.lazy_tensors import StoredTensor
-from tpuport.plurals import count_noun
 
 # safetensors' names for the types that a weight can have here.
 DTYPES: dict[str, np.dtype] = {

@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tpuport.base.mappings import without_nones
 from tpuport.cli import compile_request
 from tpuport.cli.arguments import (
     CommandParser,
@@ -18,8 +19,7 @@ from tpuport.cli.arguments import (
 from tpuport.cli.compile_request import check_report
 from tpuport.cli.console import ProgressLine, print_text, say, write_file
 from tpuport.cli.mesh_options import AXES
-from tpuport.mappings import without_nones
-from tpuport.rules_format import read_rules
+from tpuport.sharding.rules_format import read_rules
 
 if TYPE_CHECKING:
     from tpuport.topology.compile_messages import CompileRequest

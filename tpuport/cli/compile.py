@@ -16,7 +16,7 @@ from tpuport.cli.compile_request import check_report, parser, recipe_of, request
 from tpuport.cli.console import print_text, say, write_file
 from tpuport.cli.rules_file import rules_text
 from tpuport.errors import PortError
-from tpuport.rules_format import format_rules
+from tpuport.sharding.rules_format import format_rules
 from tpuport.topology import compile_process
 from tpuport.topology.compile_messages import (
     CompileRequest,

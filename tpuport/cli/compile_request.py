@@ -20,7 +20,7 @@ from tpuport.cli.mesh_options import (
 )
 from tpuport.errors import PortError
 from tpuport.hardware import parse_slice
-from tpuport.rules_format import read_rules
+from tpuport.sharding.rules_format import read_rules
 from tpuport.topology.compile_messages import CompileRequest
 from tpuport.topology.whole_runs import Recipe
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tpuport import model_results
 from tpuport.cli.arguments import CommandParser, UsageError, closest, seconds
 from tpuport.cli.console import print_text
 from tpuport.cli.diagnosis import Diagnosis, Problem, diagnose
-from tpuport.model_results import ModelResult
+from tpuport.libraries import model_results
+from tpuport.libraries.model_results import ModelResult
 
 
 def parser() -> argparse.ArgumentParser:

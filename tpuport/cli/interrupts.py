@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from tpuport.waiting_threads import start_waiting_thread
+from tpuport.base.waiting_threads import start_waiting_thread
 
 EXIT_CODE: Final = 130
 # For a command to put away what it has begun.

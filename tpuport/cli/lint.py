@@ -372,8 +372,8 @@ def _show_marks(report: "Report", options: argparse.Namespace) -> None:
 
 
 def _add_ignores(report: "Report") -> int:
+    from tpuport.base.plurals import count_noun
     from tpuport.lint.ignoring import add_ignores
-    from tpuport.plurals import count_noun
 
     counts = add_ignores(report.findings)
     findings = count_noun(sum(counts.values()), "finding")
@@ -387,8 +387,8 @@ def _add_ignores(report: "Report") -> int:
 def _report_baseline(
     report: "Report", option: Path | None, settings: "Settings"
 ) -> None:
+    from tpuport.base.plurals import count_noun
     from tpuport.lint.session import DEFAULT_BASELINE
-    from tpuport.plurals import count_noun
 
     # As the linter itself chooses the file.
     file = option or settings.baseline or DEFAULT_BASELINE
@@ -400,8 +400,8 @@ def _report_baseline(
 
 
 def _show_diff(report: "Report") -> None:
+    from tpuport.base.plurals import count_noun
     from tpuport.lint.diagnostics import is_failure
-    from tpuport.plurals import count_noun
 
     _print_findings("".join(report.diffs.values()))
     # A file that cannot be linted has no diff, and must not pass for clean.

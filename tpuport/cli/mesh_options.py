@@ -6,9 +6,9 @@ import argparse
 from math import prod
 from typing import Final
 
+from tpuport.base.mappings import without_nones
+from tpuport.base.plurals import count_noun
 from tpuport.cli.arguments import UsageError
-from tpuport.mappings import without_nones
-from tpuport.plurals import count_noun
 
 AXES: Final = ("dp", "sp", "tp")
 

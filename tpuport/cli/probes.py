@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from tpuport.child_process import ChildDiedError, ChildProcess, open_replies
+from tpuport.base.child_process import ChildDiedError, ChildProcess, open_replies
 from tpuport.errors import PortError
 
 _MAX_LINES: Final = 5
@@ -17,7 +17,7 @@ _REINSTALL: Final = "install what belongs together: pip install --force-reinstal
 # Of the modules that declare what rests on private names of a library. Importing them
 # imports torch and jax.
 MODULES_WITH_MECHANISMS: Final = (
-    "tpuport.process_watch",
+    "tpuport.hardware.process_watch",
     "tpuport.internals.diffusers_internals",
     "tpuport.internals.jax_internals",
     "tpuport.internals.torch_internals",

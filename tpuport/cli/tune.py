@@ -94,8 +94,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; the exit code is 0."""
-    from tpuport.attention_shapes import parse_shape
     from tpuport.hardware import parse_slice
+    from tpuport.libraries.attention_shapes import parse_shape
 
     topology = _parse("--topology", parse_slice, options.topology).name
     shapes = [_parse("--shape", parse_shape, text) for text in options.shape]

@@ -8,7 +8,7 @@ before torch or jax is imported.
 
 from typing import TYPE_CHECKING, Any
 
-from tpuport.lazy_names import lazy_name
+from tpuport.base.lazy_names import lazy_name
 
 if TYPE_CHECKING:
     from tpuport.compat.convert import (

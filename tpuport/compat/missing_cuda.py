@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from tpuport.base.temporary import ABSENT, restore_attribute
 from tpuport.errors import NoCudaError, PortError
 from tpuport.internals.torch_internals import count_gpus
-from tpuport.temporary import ABSENT, restore_attribute
 
 # Asked before every use, and what fails without asking.
 _FUNCTIONS = ("_lazy_init", "set_device", "reset_peak_memory_stats", "memory_summary")

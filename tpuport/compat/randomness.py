@@ -25,10 +25,10 @@ import torch
 from jax.core import Tracer, eval_context
 from jax.extend.core import get_opaque_trace_state
 
+from tpuport.base.temporary import temporary_attributes
 from tpuport.compat.user_frames import stack_depth, user_line
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import outside_of_modes
-from tpuport.temporary import temporary_attributes
 
 # Fixed: another one may be jax's default, and only this one gives the same numbers on
 # any number of devices.

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tpuport.base.temporary import ABSENT, restore_attribute
 from tpuport.internals.torchax_internals import operators
-from tpuport.temporary import ABSENT, restore_attribute
 
 if TYPE_CHECKING:
     from tpuport.compat.operators.declarations import Lowering, Method

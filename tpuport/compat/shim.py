@@ -18,7 +18,7 @@ from typing import Any, no_type_check
 import torch
 from torch._ops import OpOverloadPacket, _OpNamespace
 
-from tpuport.plurals import count_noun
+from tpuport.base.plurals import count_noun
 
 _lock = threading.RLock()
 _answered: list[str] = []

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import torch
 from jax.core import Tracer
 
-from tpuport import compat, pytrees
+from tpuport import compat
 from tpuport.compilation.cache_arguments import claim_cache, refuse_retired
 from tpuport.compilation.call_layout import (
     Argument,
@@ -31,17 +31,18 @@ from tpuport.compilation.call_numbers import (
 )
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.errors import PortError
-from tpuport.library_classes import is_transformers_cache
-from tpuport.object_graph import (
+from tpuport.libraries.library_classes import is_transformers_cache
+from tpuport.objects import pytrees
+from tpuport.objects.object_graph import (
     Flattener,
     Graph,
     is_array,
 )
+from tpuport.objects.state.host_input import HostInput
+from tpuport.objects.state.reachable import is_library
+from tpuport.objects.static_values import StaticValue
+from tpuport.objects.traced_numbers import Path, number_at
 from tpuport.patches import registry
-from tpuport.state.host_input import HostInput
-from tpuport.state.reachable import is_library
-from tpuport.static_values import StaticValue
-from tpuport.traced_numbers import Path, number_at
 
 # Names in an error.
 _NAMES_SHOWN = 12

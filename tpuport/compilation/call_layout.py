@@ -12,8 +12,8 @@ import torch
 from tpuport import compat
 from tpuport.compat import randomness
 from tpuport.compilation.compiled_program import CounterText, HostText, ShapeText
-from tpuport.object_graph import State, Structure, read_state, unflatten
-from tpuport.traced_numbers import TracedNumber
+from tpuport.objects.object_graph import State, Structure, read_state, unflatten
+from tpuport.objects.traced_numbers import TracedNumber
 
 
 class Argument(NamedTuple):

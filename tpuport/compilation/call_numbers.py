@@ -6,10 +6,16 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tpuport.library_classes import is_transformers_cache
-from tpuport.state.python_state import PythonState
-from tpuport.state.state_places import Snapshot, number_path
-from tpuport.traced_numbers import LIMIT, Path, TracedNumber, evaluate, number_at
+from tpuport.libraries.library_classes import is_transformers_cache
+from tpuport.objects.state.python_state import PythonState
+from tpuport.objects.state.state_places import Snapshot, number_path
+from tpuport.objects.traced_numbers import (
+    LIMIT,
+    Path,
+    TracedNumber,
+    evaluate,
+    number_at,
+)
 
 Numbers = dict[Path, int]
 

@@ -12,8 +12,10 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from tpuport import attention, layers, object_graph
+from tpuport import attention
 from tpuport.checkpoint import port_count
+from tpuport.compat.tracing import trace_lock
+from tpuport.compilation import layers
 from tpuport.compilation.call_arguments import (
     check_static,
     divide_arguments,
@@ -32,9 +34,9 @@ from tpuport.compilation.prepared_call import (
 )
 from tpuport.compilation.shared_tensors import weights_in_state
 from tpuport.compilation.varying_numbers import VaryingNumbers
-from tpuport.state.python_state import PythonState
-from tpuport.traced_numbers import Path
-from tpuport.tracing import trace_lock
+from tpuport.objects import object_graph
+from tpuport.objects.state.python_state import PythonState
+from tpuport.objects.traced_numbers import Path
 
 # States that are kept, of a function that gets other functions in turn.
 _MOST_STATES = 4

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import torch
 
-from tpuport import compat, object_graph, pytrees
+from tpuport import compat
 from tpuport.compat import aliasing
 from tpuport.compat.convert import NarrowIntegers
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation.call_arguments import DividedArguments, static_value
 from tpuport.compilation.call_layout import Layout, Rebuilt
 from tpuport.compilation.call_numbers import settle
@@ -20,10 +21,10 @@ from tpuport.compilation.model_weights import overwrite, write_weights
 from tpuport.compilation.state_writes import StateArrays, StateWrites
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
-from tpuport.state.python_state import PythonState
-from tpuport.static_values import StaticValue
-from tpuport.traced_numbers import Path, of_this_trace
-from tpuport.tracing import trace_lock
+from tpuport.objects import object_graph, pytrees
+from tpuport.objects.state.python_state import PythonState
+from tpuport.objects.static_values import StaticValue
+from tpuport.objects.traced_numbers import Path, of_this_trace
 
 NamedTensor = tuple[str, Any]
 

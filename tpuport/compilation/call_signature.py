@@ -10,8 +10,8 @@ import torch
 
 from tpuport.compilation.call_layout import is_inside
 from tpuport.internals.torch_internals import global_forward_hooks
-from tpuport.state.python_values import PLAIN
-from tpuport.static_values import exact_key
+from tpuport.objects.state.python_values import PLAIN
+from tpuport.objects.static_values import exact_key
 
 
 class CallSignature:

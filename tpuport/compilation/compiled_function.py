@@ -11,19 +11,14 @@ from typing import Any
 import jax
 import torch
 
-from tpuport import (
-    compat,
-    layers,
-    pytrees,
-    rotary,
-    trace_errors,
-)
+from tpuport import compat, trace_errors
 from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compat.caught_errors import CaughtErrors
 from tpuport.compat.operators.masked_selection import without_selections
+from tpuport.compat.tracing import is_tracing, trace_lock
 from tpuport.compat.user_frames import is_raised_in_model_library
-from tpuport.compilation import overwritten_arrays, torch_transforms
+from tpuport.compilation import layers, overwritten_arrays, rotary, torch_transforms
 from tpuport.compilation.call_arguments import (
     prepare_arguments,
 )
@@ -66,9 +61,9 @@ from tpuport.compilation.value_decisions import ValueDecisions, advise
 from tpuport.compilation.varying_numbers import NumbersChanged
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
-from tpuport.library_classes import is_library_model
-from tpuport.traced_numbers import Guard, settled_numbers, traced_numbers
-from tpuport.tracing import is_tracing, trace_lock
+from tpuport.libraries.library_classes import is_library_model
+from tpuport.objects import pytrees
+from tpuport.objects.traced_numbers import Guard, settled_numbers, traced_numbers
 
 logger = logging.getLogger("tpuport")
 

@@ -16,11 +16,15 @@ from typing import Any, Literal, NamedTuple
 import jax
 import torch
 
-from tpuport import process_watch
 from tpuport.compat import autocast, index_checks, randomness
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.errors import PortError
-from tpuport.hardware import compiler_options, generation_of_kind, local_generation
+from tpuport.hardware import (
+    compiler_options,
+    generation_of_kind,
+    local_generation,
+    process_watch,
+)
 from tpuport.internals.jax_internals import is_any_trace_under_way
 
 logger = logging.getLogger("tpuport")

@@ -19,9 +19,9 @@ from jax.extend.core import jaxpr_as_fun
 
 from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues, ValuesNeeded
+from tpuport.compat.jaxprs import keep_used_arguments, walk_equations, without_dead_code
 from tpuport.errors import PortError
-from tpuport.jaxprs import keep_used_arguments, walk_equations, without_dead_code
-from tpuport.state.host_input import HostInput
+from tpuport.objects.state.host_input import HostInput
 
 logger = logging.getLogger("tpuport")
 

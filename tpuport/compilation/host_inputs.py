@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.library_classes import is_library_model
+from tpuport.libraries.library_classes import is_library_model
 
 # Elements of the largest input that stays on the host unless it is named: a megapixel
 # mask for each of 16 images. Its values are compared in each call.

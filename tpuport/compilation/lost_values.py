@@ -19,16 +19,17 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation.host_inputs import libraries_trusted
 from tpuport.compilation.model_weights import use_weights
 from tpuport.compilation.shared_tensors import weights_shown
 from tpuport.errors import PortError
 from tpuport.internals.torchax_internals import ARRAY
-from tpuport.state.python_state import PythonState
-from tpuport.state.python_values import PLAIN
-from tpuport.state.reachable import ABSENT
-from tpuport.state.state_containers import Container, Items
-from tpuport.state.state_places import (
+from tpuport.objects.state.python_state import PythonState
+from tpuport.objects.state.python_values import PLAIN
+from tpuport.objects.state.reachable import ABSENT
+from tpuport.objects.state.state_containers import Container, Items
+from tpuport.objects.state.state_places import (
     WEIGHTS,
     Snapshot,
     assigning_line,
@@ -38,7 +39,6 @@ from tpuport.state.state_places import (
     leads_to_traced,
     take_snapshots,
 )
-from tpuport.tracing import trace_lock
 
 _OPERATORS = (
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "

@@ -16,12 +16,12 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
+from tpuport.compat.tracing import is_tracing, trace_lock
 from tpuport.compilation import torch_transforms
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.model_weights import is_on_host
 from tpuport.compilation.own_forward import OwnForward
 from tpuport.trace_errors import CannotTrace
-from tpuport.tracing import is_tracing, trace_lock
 
 
 @runtime_checkable

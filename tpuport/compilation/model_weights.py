@@ -11,19 +11,20 @@ from typing import Any, NamedTuple
 import jax
 import torch
 
-from tpuport import attention, compat, layers, rotary
+from tpuport import attention, compat
+from tpuport.base.plurals import count_noun, is_or_are
 from tpuport.checkpoint import model_mesh, port_count, ported_models
 from tpuport.compat import aliasing, randomness
+from tpuport.compat.tracing import exclusive_trace, trace_lock
+from tpuport.compilation import layers, rotary
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import with_tensors
 from tpuport.internals.torchax_internals import set_array
+from tpuport.objects.state.python_state import PythonState
+from tpuport.objects.state.remembered_results import traced_results_forgotten
+from tpuport.objects.static_values import Identity
 from tpuport.patches import cached_methods, transformers_experts, transformers_rotary
-from tpuport.plurals import count_noun, is_or_are
 from tpuport.sharding.sequence import sequence_sharded
-from tpuport.state.python_state import PythonState
-from tpuport.state.remembered_results import traced_results_forgotten
-from tpuport.static_values import Identity
-from tpuport.tracing import exclusive_trace, trace_lock
 
 logger = logging.getLogger("tpuport")
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from tpuport import compat
 from tpuport.internals.torch_internals import torch_pytree
-from tpuport.traced_numbers import Atom, NumberTrace, Path, Term, TracedNumber
+from tpuport.objects.traced_numbers import Atom, NumberTrace, Path, Term, TracedNumber
 
 # With other tensors a number is computed in another precision than a tensor: int8 wraps
 # around, bfloat16 rounds.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import torch
 
-from tpuport import compat, object_graph
+from tpuport import compat
 from tpuport.checkpoint import port_count
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.cache_arguments import retire_cache
@@ -22,8 +22,9 @@ from tpuport.compilation.compiled_program import CounterText, HostText, StateTex
 from tpuport.compilation.donated_tensors import mark_donated
 from tpuport.compilation.shared_tensors import WeightSlot
 from tpuport.errors import PortError
-from tpuport.state.host_input import HostInput
-from tpuport.state.python_state import PythonState, StateKey
+from tpuport.objects import object_graph
+from tpuport.objects.state.host_input import HostInput
+from tpuport.objects.state.python_state import PythonState, StateKey
 
 # Programs of one function for numbers that differ in nothing but comparisons.
 _COMMON_BRANCHES = 3

@@ -11,12 +11,15 @@ import torch
 
 from tpuport import compat
 from tpuport.checkpoint import model_mesh
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation.compiled_function import CompiledFunction
+from tpuport.compilation.rotary.rotary_modules import (
+    find_rotary_modules,
+    takes_positions,
+)
+from tpuport.compilation.rotary.table_needs import TableNeed, find_table_needs
+from tpuport.compilation.rotary.table_store import table_for
 from tpuport.errors import PortError
-from tpuport.rotary.rotary_modules import find_rotary_modules, takes_positions
-from tpuport.rotary.table_needs import TableNeed, find_table_needs
-from tpuport.rotary.table_store import table_for
-from tpuport.tracing import trace_lock
 
 logger = logging.getLogger("tpuport")
 

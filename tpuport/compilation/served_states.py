@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tpuport.compat.jaxprs import keep_used_arguments
 from tpuport.compilation.call_arguments import shapes_key
 from tpuport.compilation.call_results import OutputAndWrites
 from tpuport.compilation.compiled_program import Program, current_surroundings
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
 from tpuport.compilation.value_numbers import ValueNumbers
-from tpuport.jaxprs import keep_used_arguments
 
 # Programs whose traces are kept, of those that leave something in their state.
 _MOST_RUNS = 8

@@ -15,20 +15,21 @@ from typing import Any, NamedTuple
 import jax
 import torch
 
-from tpuport import compat, process_watch
+from tpuport import compat
 from tpuport.checkpoint import fetch
 from tpuport.compat import aliasing, memory_layouts, view_steps
 from tpuport.compat.operators.strided_views import join_memory
+from tpuport.compat.tracing import trace_lock
+from tpuport.hardware import process_watch
 from tpuport.internals.torchax_internals import ARRAY, array_of
-from tpuport.state.python_state import PythonState
-from tpuport.state.state_containers import NamedContainer
-from tpuport.state.state_places import (
+from tpuport.objects.state.python_state import PythonState
+from tpuport.objects.state.state_containers import NamedContainer
+from tpuport.objects.state.state_places import (
     WEIGHTS,
     Snapshot,
     item_path,
     take_snapshots,
 )
-from tpuport.tracing import trace_lock
 
 # The number of a model and the name of one of its weights.
 WeightSlot = tuple[int, str]

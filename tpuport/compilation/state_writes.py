@@ -22,24 +22,25 @@ import jax.numpy as jnp
 import torch
 from jax.core import Tracer
 
-from tpuport import compat, pytrees
+from tpuport import compat
 from tpuport.compilation.call_numbers import place_numbers, settle
 from tpuport.compilation.model_weights import WeightsInUse, sharded_as
 from tpuport.compilation.shared_tensors import WeightSlot, show_weight
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import is_transformed
 from tpuport.internals.torchax_internals import ARRAY
-from tpuport.state.host_input import HostInput
-from tpuport.state.python_state import PythonState
-from tpuport.state.python_values import PLAIN
-from tpuport.state.reachable import ABSENT
-from tpuport.state.state_containers import (
+from tpuport.objects import pytrees
+from tpuport.objects.state.host_input import HostInput
+from tpuport.objects.state.python_state import PythonState
+from tpuport.objects.state.python_values import PLAIN
+from tpuport.objects.state.reachable import ABSENT
+from tpuport.objects.state.state_containers import (
     Container,
     Location,
     NamedContainer,
     late_names,
 )
-from tpuport.state.state_places import (
+from tpuport.objects.state.state_places import (
     WEIGHTS,
     assigning_line,
     containers_of,
@@ -48,7 +49,7 @@ from tpuport.state.state_places import (
     leads_to_traced,
     take_snapshots,
 )
-from tpuport.traced_numbers import Path, TracedNumber, of_this_trace
+from tpuport.objects.traced_numbers import Path, TracedNumber, of_this_trace
 
 
 class _Live:

@@ -13,13 +13,13 @@ from typing import Any, Final
 import jax
 
 from tpuport.compat import autocast, randomness
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation.call_arguments import shapes_key
 from tpuport.compilation.decided_values import DecidedValues, warn_of_decided
 from tpuport.compilation.host_inputs import Candidates, find_needed
 from tpuport.compilation.prepared_call import PreparedCall
-from tpuport.library_classes import is_of_library
-from tpuport.state.host_input import HostInput
-from tpuport.tracing import trace_lock
+from tpuport.libraries.library_classes import is_of_library
+from tpuport.objects.state.host_input import HostInput
 
 logger = logging.getLogger("tpuport")
 _OWN_CALL: Final = "call the ported model itself, which runs on the host then, over compiled calls of its modules"

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 
 from tpuport.compilation.call_numbers import Numbers, NumbersFixed
 from tpuport.compilation.prepared_call import PreparedCall
-from tpuport.traced_numbers import Guard, Path
+from tpuport.objects.traced_numbers import Guard, Path
 
 
 class NumbersChanged(Exception):

@@ -4,7 +4,7 @@ single program.
 
 from typing import TYPE_CHECKING, Any
 
-from tpuport.lazy_names import lazy_name
+from tpuport.base.lazy_names import lazy_name
 
 if TYPE_CHECKING:
     from tpuport.diffusion.denoising import denoise

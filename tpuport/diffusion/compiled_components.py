@@ -25,6 +25,7 @@ import torch
 
 from tpuport import compilation, trace_errors
 from tpuport.checkpoint import forget_mesh, model_mesh, port_count, record_port
+from tpuport.compat.tracing import is_tracing
 from tpuport.diffusion.mixed_devices import (
     allow_mixed,
     current_mode,
@@ -36,7 +37,6 @@ from tpuport.diffusion.mixed_devices import (
 from tpuport.diffusion.pipeline_checks import check_caller
 from tpuport.errors import PortError
 from tpuport.internals.diffusers_internals import hook_names
-from tpuport.tracing import is_tracing
 
 logger = logging.getLogger("tpuport")
 

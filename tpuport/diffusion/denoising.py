@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tpuport import checkpoint, compat, compilation
+from tpuport.base.mappings import without
 from tpuport.diffusion.denoising_program import (
     Carry,
     Denoiser,
@@ -30,8 +31,7 @@ from tpuport.diffusion.mixed_devices import suspend
 from tpuport.diffusion.schedulers import StepTables, build_tables, initial_state
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
-from tpuport.mappings import without
-from tpuport.static_values import StaticValue
+from tpuport.objects.static_values import StaticValue
 
 __all__ = ["Denoiser", "denoise", "find_denoiser"]
 

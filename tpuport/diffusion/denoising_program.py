@@ -18,19 +18,22 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuport import compat, process_watch, pytrees, rotary, trace_errors
+from tpuport import compat, trace_errors
 from tpuport.compat import randomness
 from tpuport.compilation import (
     Program,
     check_constants,
     collect_weights,
+    rotary,
     settings_key,
     use_weights_in_loop,
 )
 from tpuport.diffusion.scheduler_tables import StepTables, take_step
 from tpuport.errors import PortError
-from tpuport.mesh import dividing_axis
-from tpuport.static_values import StaticValue
+from tpuport.hardware import process_watch
+from tpuport.hardware.mesh import dividing_axis
+from tpuport.objects import pytrees
+from tpuport.objects.static_values import StaticValue
 
 # What models call the latents, and the timestep.
 _SAMPLE_NAMES = ("hidden_states", "sample", "x")

@@ -20,14 +20,14 @@ import jax.numpy as jnp
 import torch
 
 from tpuport import compat
+from tpuport.base.mappings import without
+from tpuport.base.temporary import temporary_attributes
 from tpuport.diffusion.compiled_components import CompiledForward
 from tpuport.diffusion.mixed_devices import upload_tree
 from tpuport.internals.diffusers_internals import condition_identifier
 from tpuport.internals.torch_internals import torch_pytree
 from tpuport.internals.torchax_internals import own_array
-from tpuport.mappings import without
-from tpuport.state.python_values import host_version
-from tpuport.temporary import temporary_attributes
+from tpuport.objects.state.python_values import host_version
 
 logger = logging.getLogger("tpuport")
 

@@ -24,11 +24,12 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch.overrides import TorchFunctionMode
 
-from tpuport import compat, process_watch
+from tpuport import compat
 from tpuport.checkpoint.moving import fetch as to_host
 from tpuport.compat.asked_values import writes_in_place
+from tpuport.hardware import process_watch
 from tpuport.internals.torch_internals import parse_to, torch_pytree, version_of
-from tpuport.state.python_values import host_version
+from tpuport.objects.state.python_values import host_version
 
 logger = logging.getLogger("tpuport")
 

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import torch
 from jax.sharding import Mesh
 
-from tpuport import checkpoint, layers
+from tpuport import checkpoint
 from tpuport.checkpoint import model_mesh
 from tpuport.checkpoint.device_layout import check_mesh_and_rules, one_device_mesh
-from tpuport.compilation import keep_shared
+from tpuport.compilation import keep_shared, layers
 from tpuport.diffusion import pipeline_checks, schedulers
 from tpuport.diffusion.compiled_components import (
     CompiledForward,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tpuport import checkpoint
+from tpuport.base.temporary import temporary_attributes
 from tpuport.checkpoint import model_mesh
 from tpuport.diffusion import schedulers
 from tpuport.diffusion.guider_batching import batch_conditions
@@ -30,7 +31,6 @@ from tpuport.diffusion.pipeline_checks import check_call, check_scheduler
 from tpuport.diffusion.step_bar import StepBar
 from tpuport.errors import PortError
 from tpuport.internals.diffusers_internals import progress_bar_options
-from tpuport.temporary import temporary_attributes
 
 logger = logging.getLogger("tpuport")
 

@@ -17,8 +17,8 @@ import torch
 from tpuport.diffusion import schedulers
 from tpuport.diffusion.mixed_devices import current_mode
 from tpuport.errors import PortError
-from tpuport.library_classes import is_pipeline, positive_attribute
-from tpuport.static_values import exact_key
+from tpuport.libraries.library_classes import is_pipeline, positive_attribute
+from tpuport.objects.static_values import exact_key
 
 # What pipelines call the factor between pixels and latents, in space and in time.
 _SPATIAL_FACTORS = (

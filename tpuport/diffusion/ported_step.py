@@ -13,12 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport import compat, process_watch
+from tpuport import compat
+from tpuport.base.mappings import without
+from tpuport.base.plurals import count_noun
 from tpuport.compilation import Program
 from tpuport.diffusion.mixed_devices import suspend, to_host
 from tpuport.diffusion.scheduler_probing import ProbedScheduler, probe_scheduler
 from tpuport.diffusion.scheduler_tables import State, compute_outputs, initial_state
 from tpuport.errors import PortError
+from tpuport.hardware import process_watch
 from tpuport.internals.diffusers_internals import (
     STEPS_ON_DEVICE,
     counts_steps,
@@ -26,9 +29,7 @@ from tpuport.internals.diffusers_internals import (
     set_step_count,
 )
 from tpuport.internals.torch_internals import torch_pytree
-from tpuport.mappings import without
-from tpuport.plurals import count_noun
-from tpuport.static_values import exact_key
+from tpuport.objects.static_values import exact_key
 
 logger = logging.getLogger("tpuport")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tpuport.base.mappings import without_nones
 from tpuport.diffusion.ported_step import PortedStep
 from tpuport.diffusion.scheduler_probing import (
     clone_scheduler,
@@ -19,7 +20,6 @@ from tpuport.diffusion.scheduler_tables import (
     take_step,
 )
 from tpuport.errors import PortError
-from tpuport.mappings import without_nones
 
 __all__ = [
     "PortedStep",

@@ -22,6 +22,7 @@ from transformers.cache_utils import (
 )
 
 from tpuport import compat
+from tpuport.base.plurals import count_noun
 from tpuport.compilation import refuse_retired
 from tpuport.errors import PortError
 from tpuport.generation.decoding_cache import position_elements
@@ -29,7 +30,6 @@ from tpuport.generation.fixed_layers import FixedLayer, WindowLayer
 from tpuport.generation.grown_layers import GrownLayer, GrownWindowLayer, grow
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.prompts import bucket_length
-from tpuport.plurals import count_noun
 
 _WHERE = "cache"
 _KINDS = {

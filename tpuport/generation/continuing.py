@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tpuport.base.mappings import without
 from tpuport.errors import PortError
 from tpuport.generation.assisted_decoder import takes_several_tokens
 from tpuport.generation.cache_arguments import (
@@ -27,7 +28,6 @@ from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.prompts import Prompts, bucket_length, pad_prompts
 from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import SamplingSettings
-from tpuport.mappings import without
 
 logger = logging.getLogger("tpuport")
 

@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from tpuport import compat, pytrees
+from tpuport import compat
+from tpuport.base.mappings import only
 from tpuport.compat import randomness
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import Program, collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import beam_search, decoding_cache
@@ -43,9 +45,8 @@ from tpuport.generation.unconditional_decoding import (
     begin_unconditional,
     continue_unconditional,
 )
-from tpuport.library_classes import cache_of_output
-from tpuport.mappings import only
-from tpuport.tracing import trace_lock
+from tpuport.libraries.library_classes import cache_of_output
+from tpuport.objects import pytrees
 
 # Models that take no positions, and whose attention depends on distances alone, so that
 # padding before all rows changes nothing: linear biases (ALiBi), rotation by columns.

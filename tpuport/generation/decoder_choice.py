@@ -24,7 +24,7 @@ from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
 from tpuport.internals.transformers_internals import takes_general_cache
-from tpuport.state import ModelSnapshot
+from tpuport.objects.state import ModelSnapshot
 from tpuport.trace_errors import CannotTrace
 
 # Why models cannot decode with arrays of fixed shape, by their type.

@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.cache_utils import CacheLayerMixin
 
-from tpuport import compat, pytrees
+from tpuport import compat
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
 from tpuport.generation.cross_layer import CrossLayer
@@ -29,8 +29,9 @@ from tpuport.generation.hybrid_layers import (
 from tpuport.generation.indexed_layers import IndexedLayer
 from tpuport.generation.option_values import check_kv_cache
 from tpuport.internals.mechanism import Mechanism
-from tpuport.library_classes import cache_of_output
-from tpuport.static_values import exact_key
+from tpuport.libraries.library_classes import cache_of_output
+from tpuport.objects import pytrees
+from tpuport.objects.static_values import exact_key
 
 # Names of transformers' classes, because older releases lack the hybrid ones.
 _FULL = {

@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
 from tpuport import compat
+from tpuport.base.mappings import only
 from tpuport.compilation import use_weights_in_loop
 from tpuport.generation import model_inputs
 from tpuport.generation.cache_arguments import add_written_columns
@@ -29,8 +30,7 @@ from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.loop_state import State, shard_rows
 from tpuport.generation.position_tables import fixed_tables
 from tpuport.generation.predict_streams import in_order_of_scores
-from tpuport.library_classes import cache_of_output
-from tpuport.mappings import only
+from tpuport.libraries.library_classes import cache_of_output
 
 # Inputs that are the encoder's alone, whose output the decoder gets instead.
 _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})

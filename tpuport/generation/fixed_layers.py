@@ -18,7 +18,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 from tpuport import compat
 from tpuport.errors import PortError
 from tpuport.generation.rounded_states import dequantize_states, quantize_states
-from tpuport.mesh import dividing_axis
+from tpuport.hardware.mesh import dividing_axis
 
 # Dimensions of a layer's arrays, the batch included: [B, K, T, D] and [B, K, T].
 _DIMENSIONS: Final = {"keys": 4, "values": 4, "key_scales": 3, "value_scales": 3}

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from transformers import GenerationConfig, GenerationMixin
 
+from tpuport.base.mappings import without
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.option_values import (
@@ -27,7 +28,6 @@ from tpuport.generation.processor_options import (
     ProcessorOptions,
     read_processor_options,
 )
-from tpuport.mappings import without
 
 logger = logging.getLogger("tpuport")
 

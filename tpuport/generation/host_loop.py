@@ -16,7 +16,6 @@ from transformers.generation.stopping_criteria import (
     StopStringCriteria,
 )
 
-from tpuport import process_watch
 from tpuport.errors import PortError
 from tpuport.generation.beam_search import Result, read_result
 from tpuport.generation.callers_cache import CallersCache
@@ -32,6 +31,7 @@ from tpuport.generation.prompts import Prompts
 from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import SamplingSettings, sampling_settings
 from tpuport.generation.step_outputs import STEPS, CollectedOutputs
+from tpuport.hardware import process_watch
 
 # New tokens of a compiled chunk, if the host has to look in between.
 CHUNK: Final = 16

@@ -23,7 +23,7 @@ import torch
 from transformers import GenerationMixin
 from transformers.cache_utils import Cache
 
-from tpuport import checkpoint, compat, pytrees, trace_errors
+from tpuport import checkpoint, compat, trace_errors
 from tpuport.compilation import CompiledFunction, resume_cache
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
@@ -33,6 +33,7 @@ from tpuport.internals.transformers_internals import (
     compiles_whole,
     has_loop_of_its_own,
 )
+from tpuport.objects import pytrees
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpuport.generation.beam_search import Beams
 from tpuport.generation.guidance import Unconditional
 from tpuport.generation.step_outputs import StepOutputs
-from tpuport.mesh import dividing_axis
+from tpuport.hardware.mesh import dividing_axis
 
 
 class State(NamedTuple):

@@ -18,14 +18,14 @@ import torch
 from transformers import GenerationConfig
 
 from tpuport import compat
+from tpuport.base.mappings import without
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.option_values import without_absent
-from tpuport.mappings import without
-from tpuport.state import HostInput
-from tpuport.static_values import exact_key
+from tpuport.objects.state import HostInput
+from tpuport.objects.static_values import exact_key
 
 # `generate` makes these itself; others ask for more results, which it does not return.
 _OWN: Final = CACHE_NAMES | frozenset(

@@ -17,6 +17,7 @@ import numpy as np
 from transformers.generation import utils
 
 from tpuport import compat
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
@@ -28,9 +29,8 @@ from tpuport.generation.loop_state import State
 from tpuport.generation.model_inputs import Setting, as_argument
 from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
 from tpuport.generation.residual_stream import summed_once
-from tpuport.library_classes import cache_of_output
+from tpuport.libraries.library_classes import cache_of_output
 from tpuport.patches import transformers_images
-from tpuport.tracing import trace_lock
 
 # Arguments of `forward` that transformers passes to the prompt's call alone, beside
 # those of older releases.

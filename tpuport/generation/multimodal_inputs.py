@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from tpuport import compat
+from tpuport.base.mappings import without
 from tpuport.errors import PortError
 from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.model_errors import NoLoop
@@ -27,8 +28,7 @@ from tpuport.internals.transformers_internals import (
     expand_inputs,
     prepare_positions,
 )
-from tpuport.mappings import without
-from tpuport.state import HostInput
+from tpuport.objects.state import HostInput
 
 POSITIONS: Final = "position_ids"
 # Which images [rows, images] are more than padding. No argument of a model.

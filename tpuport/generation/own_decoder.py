@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from jax.sharding import Mesh
 
-from tpuport import compat, pytrees
+from tpuport import compat
 from tpuport.compilation import collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import written_columns
@@ -34,7 +34,8 @@ from tpuport.generation.row_caches import (
     take_apart,
 )
 from tpuport.generation.written_columns import WrittenColumns
-from tpuport.mesh import dividing_axis
+from tpuport.hardware.mesh import dividing_axis
+from tpuport.objects import pytrees
 
 logger = logging.getLogger("tpuport")
 

@@ -19,6 +19,7 @@ import torch
 from transformers import GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.utils.generic import ModelOutput
 
+from tpuport.base.mappings import without
 from tpuport.compilation import settings_key
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
@@ -30,8 +31,7 @@ from tpuport.generation.host_view import (
 )
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.option_values import without_absent
-from tpuport.library_classes import is_transformers_cache
-from tpuport.mappings import without
+from tpuport.libraries.library_classes import is_transformers_cache
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")

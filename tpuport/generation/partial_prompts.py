@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tpuport.compat.tracing import trace_lock
 from tpuport.generation.decoding_cache import cut_to_windows, spread_over_rows
 from tpuport.generation.prompts import Prompts, bucket_length
 from tpuport.generation.residual_stream import summed_once
-from tpuport.tracing import trace_lock
 
 # So many tokens that all rows begin with are worth a call of their own, and a multiple
 # of it, so that prefixes of similar lengths share a program.

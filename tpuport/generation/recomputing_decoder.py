@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformers import DynamicCache
 
 from tpuport import compat
+from tpuport.base.mappings import only
 from tpuport.compilation import use_weights_in_loop
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
 from tpuport.generation.decoding_cache import has_fixed_cache
@@ -26,7 +27,6 @@ from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
 from tpuport.generation.predict_streams import in_order_of_scores
 from tpuport.internals.transformers_internals import update_arguments
-from tpuport.mappings import only
 
 logger = logging.getLogger("tpuport")
 

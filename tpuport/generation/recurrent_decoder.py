@@ -15,6 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformers.cache_utils import Cache, DynamicLayer
 
 from tpuport import compat
+from tpuport.base.mappings import only
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation.decoder import LOOP, Decoder, Inputs
@@ -29,10 +31,8 @@ from tpuport.generation.row_caches import (
     put_together,
     take_apart,
 )
+from tpuport.hardware.mesh import dividing_axis
 from tpuport.internals.transformers_internals import update_arguments
-from tpuport.mappings import only
-from tpuport.mesh import dividing_axis
-from tpuport.tracing import trace_lock
 
 
 class RecurrentDecoder(Decoder):

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import Program
 from tpuport.generation import decoding_cache
 from tpuport.generation.callers_cache import LayerForm, States, fill
 from tpuport.generation.loop_state import State, shard_rows
 from tpuport.generation.sampling import SamplingSettings
-from tpuport.tracing import trace_lock
 
 
 def resume_program(decoder: Any, name: str) -> Program:

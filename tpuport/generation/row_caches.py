@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport import compat, object_graph
+from tpuport import compat
 from tpuport.errors import PortError
-from tpuport.static_values import StaticValue
+from tpuport.objects import object_graph
+from tpuport.objects.static_values import StaticValue
 
 
 class CacheLayout(NamedTuple):

@@ -14,6 +14,7 @@ import torch
 from transformers import GenerationConfig
 
 from tpuport import compat
+from tpuport.base.plurals import count_noun
 from tpuport.errors import PortError
 from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS
 from tpuport.generation.generation_options import merge_configs
@@ -26,7 +27,6 @@ from tpuport.generation.model_inputs import (
 )
 from tpuport.generation.prompts import bucket_length, read_token_ids
 from tpuport.internals.transformers_internals import infers_encoder_masks
-from tpuport.plurals import count_noun
 
 # Encoders that give the same for a row whatever masked columns follow it: their
 # positions are distances, or numbers of columns, or counted from ids that are not

@@ -15,8 +15,8 @@ import jax
 import torch
 
 from tpuport import compat
+from tpuport.base.mappings import without_nones
 from tpuport.generation.decoder import Decoder
-from tpuport.mappings import without_nones
 
 # By model type the names of the attributes. They are None before a prompt.
 _STATES = {"recurrent_gemma": frozenset({"conv1d_state", "recurrent_states"})}

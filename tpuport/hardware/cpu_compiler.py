@@ -11,7 +11,7 @@ import os
 from importlib import metadata
 from typing import Final
 
-from tpuport.temporary import temporary_environment
+from tpuport.base.temporary import temporary_environment
 
 logger = logging.getLogger("tpuport")
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tpuport.errors import PortError
 from tpuport.hardware.cpu_compiler import avoid_faults
 from tpuport.hardware.generations import GENERATIONS, generation_of_kind
+from tpuport.hardware.schedules import recording_flags
 from tpuport.hardware.slices import parse_slice
-from tpuport.schedules import recording_flags
 
 if TYPE_CHECKING:
     from jax.experimental.topologies import TopologyDescription

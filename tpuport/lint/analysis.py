@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from tpuport.base.mappings import group_by
 from tpuport.lint import scenarios
 from tpuport.lint.abstract_values import (
     TENSOR,
@@ -48,7 +49,6 @@ from tpuport.lint.traced_functions import (
     traced_name,
 )
 from tpuport.lint.work import WorkLimitError, meter
-from tpuport.mappings import group_by
 
 _COMPILED_ARGUMENTS: Final = frozenset({"model", "fun", "func"})
 # A file without one of these words is not searched for compilers; `re.compile` is too

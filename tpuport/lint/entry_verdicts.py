@@ -8,9 +8,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tpuport.base.mappings import group_by
+from tpuport.base.plurals import count_noun
 from tpuport.lint.findings import Finding
-from tpuport.mappings import group_by
-from tpuport.plurals import count_noun
 
 _TEST_FILE: Final = re.compile(r"(test_.*|.*_test|conftest)\.py")
 _TEST_DIRECTORIES: Final = frozenset({"test", "tests", "testing"})

@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tpuport.base.mappings import group_by
 from tpuport.lint import source
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Applicability, Finding
@@ -16,7 +17,6 @@ from tpuport.lint.notebooks import ChangedCellsError, Notebook
 from tpuport.lint.paths import write_atomically
 from tpuport.lint.result_cache import Cache
 from tpuport.lint.session import Session
-from tpuport.mappings import group_by
 
 _MAX_ROUNDS: Final = 10
 

@@ -13,13 +13,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from tpuport.base.mappings import group_by
 from tpuport.errors import PortError
 from tpuport.lint import source
 from tpuport.lint.diagnostics import is_diagnostic
 from tpuport.lint.findings import Finding
 from tpuport.lint.notebooks import CellPosition, Notebook
 from tpuport.lint.paths import write_atomically
-from tpuport.mappings import group_by
 
 _IGNORE: Final = re.compile(r"#\s*tpuport:\s*ignore\s*\[(?P<ids>[^\]]*)\]")
 # Tokens that stand for no text of a statement.

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tpuport.base.plurals import count_noun
 from tpuport.lint.diagnostics import is_failure
 from tpuport.lint.entry_verdicts import EntryVerdict
 from tpuport.lint.findings import Applicability, Finding, Severity
-from tpuport.plurals import count_noun
 
 _LIBRARY_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages"})
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from tpuport.base.mappings import group_by
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Finding
 from tpuport.lint.rule_catalogue import id_by_name, is_known_prefix
-from tpuport.mappings import group_by
 
 _COMMENT: Final = re.compile(r"#\s*tpuport:\s*(?P<content>.*)", re.DOTALL)
 _IGNORE: Final = re.compile(r"(?P<keyword>ignore-file|ignore)\s*\[(?P<ids>[^\]]*)\]")

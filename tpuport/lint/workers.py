@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
+from tpuport.base.mappings import group_by
+from tpuport.base.waiting_threads import may_fork
 from tpuport.lint import source, suppressions
 from tpuport.lint.configuration import Settings, parse_torchax_version
 from tpuport.lint.diagnostics import make_finding
@@ -23,8 +25,6 @@ from tpuport.lint.entry_verdicts import TracedEntry
 from tpuport.lint.findings import Finding
 from tpuport.lint.frame_room import with_frame_room
 from tpuport.lint.suppressions import Suppressions
-from tpuport.mappings import group_by
-from tpuport.waiting_threads import may_fork
 
 # With less source than this, in bytes, starting processes costs more than it saves.
 _WORTH_PROCESSES: Final = 200_000

@@ -6,7 +6,7 @@ Names resolve on first use; none of them imports torch.
 
 from typing import TYPE_CHECKING, Any
 
-from tpuport.lazy_names import lazy_name
+from tpuport.base.lazy_names import lazy_name
 
 if TYPE_CHECKING:
     from tpuport.patches.digests import digest as digest

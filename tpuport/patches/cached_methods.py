@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from tpuport.library_classes import is_library_model
+from tpuport.libraries.library_classes import is_library_model
 
 # Has `compile_compatible_method_lru_cache`, which asks this whether to look into its
 # cache: not while torch.compile traces.

@@ -16,7 +16,7 @@ import jax
 import torch
 
 from tpuport import compat
-from tpuport.mappings import group_by
+from tpuport.base.mappings import group_by
 
 
 class _Table(NamedTuple):

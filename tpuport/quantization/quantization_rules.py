@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from tpuport.base.mappings import names_of_each
 from tpuport.errors import PortError
-from tpuport.mappings import names_of_each
 from tpuport.quantization.quantizable_modules import quantizable_weights
 from tpuport.quantization.schemes import Scheme, as_scheme
 

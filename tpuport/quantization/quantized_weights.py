@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from tpuport import compat
+from tpuport.base.mappings import without_nones
 from tpuport.errors import PortError
-from tpuport.mappings import without_nones
 
 if TYPE_CHECKING:
     from tpuport.compat.operators.quantized import QuantizedArray

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tpuport.internals.diffusers_internals import plan_of_class
-from tpuport.library_classes import is_diffusers_model
+from tpuport.libraries.library_classes import is_diffusers_model
 
 logger = logging.getLogger("tpuport")
 

@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.internals.transformers_internals import expert_plan
-from tpuport.library_classes import positive_attribute
+from tpuport.libraries.library_classes import positive_attribute
 from tpuport.sharding.diffusers_plans import diffusers_plan
 from tpuport.sharding.specs import Rule, format_spec
 from tpuport.sharding.styles import Cut, plan_regex, style_cut, weight_spec

@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tpuport.base.plurals import list_some
 from tpuport.errors import PortError
-from tpuport.plurals import list_some
 from tpuport.sharding.specs import axis_names, count_parts, pad
 
 # The parts that have a number for each group, or for some neighbouring ones.

@@ -21,8 +21,8 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
-from tpuport.library_classes import is_diffusers_model
-from tpuport.mesh import dividing_axis
+from tpuport.hardware.mesh import dividing_axis
+from tpuport.libraries.library_classes import is_diffusers_model
 
 # Text is short: every device of sp has all of it, and blocks that work on text alone
 # are left to the compiler.

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tpuport.base.plurals import count_noun
 from tpuport.errors import PortError
 from tpuport.lint.paths import write_atomically
-from tpuport.plurals import count_noun
-from tpuport.rules_format import format_rules, plain_entry, read_rules
 from tpuport.sharding.plans import rules_from_model
+from tpuport.sharding.rules_format import format_rules, plain_entry, read_rules
 from tpuport.sharding.specs import (
     REPLICATED,
     Rule,

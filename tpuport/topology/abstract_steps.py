@@ -13,14 +13,16 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuport import compat, object_graph, pytrees, rotary
+from tpuport import compat
+from tpuport.base.mappings import without
+from tpuport.base.temporary import temporary_attributes
 from tpuport.checkpoint.device_layout import (
     as_torch_dtype,
     one_device_mesh,
     replicated_sharding,
 )
 from tpuport.compat.asked_values import AskedValues
-from tpuport.compilation import claim_cache, prepare_arguments, use_weights
+from tpuport.compilation import claim_cache, prepare_arguments, rotary, use_weights
 from tpuport.compilation.decided_values import DecidedValues, Path
 from tpuport.compilation.host_inputs import small_counts, values_known
 from tpuport.errors import PortError
@@ -32,11 +34,10 @@ from tpuport.generation.prompts import bucket_length
 from tpuport.generation.recurrent_decoder import state_sharding
 from tpuport.generation.row_caches import RowCaches
 from tpuport.generation.sampling import EOS_SLOTS, SamplingSettings
-from tpuport.library_classes import is_transformers_cache
-from tpuport.mappings import without
+from tpuport.libraries.library_classes import is_transformers_cache
+from tpuport.objects import object_graph, pytrees
+from tpuport.objects.state import left_as_it_was
 from tpuport.patches import transformers_rotary
-from tpuport.state import left_as_it_was
-from tpuport.temporary import temporary_attributes
 from tpuport.topology.abstract_weights import (
     abstract_array,
     device_dtype,

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from tpuport import child_process
+from tpuport.base import child_process
 from tpuport.errors import PortError
 from tpuport.topology.compile_messages import (
     CompileRequest,

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
-from tpuport.mappings import without
-from tpuport.temporary import temporary_attributes
+from tpuport.base.mappings import without
+from tpuport.base.temporary import temporary_attributes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.child_process import (
+from tpuport.base.child_process import (
     COMPILER_ENVIRONMENT,
     ChildDiedError,
     ChildProcess,

@@ -20,15 +20,16 @@ import jax
 import torch
 from jax.errors import JaxRuntimeError
 
-from tpuport import schedules, trace_errors
+from tpuport import trace_errors
 from tpuport.errors import PortError
 from tpuport.hardware import (
     GENERATIONS,
     compiler_options,
+    schedules,
     without_compilation_cache,
 )
+from tpuport.hardware.schedules import KernelSchedule
 from tpuport.quantization import quantized_weights
-from tpuport.schedules import KernelSchedule
 from tpuport.topology import abstract_steps, hlo, kernels, roofline, timing
 from tpuport.topology.abstract_weights import bytes_by_dtype, local_nbytes
 from tpuport.topology.advice import CacheArray, Evidence, advise

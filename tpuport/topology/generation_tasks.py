@@ -4,8 +4,8 @@ after it.
 
 import dataclasses
 
+from tpuport.base.mappings import without
 from tpuport.errors import PortError
-from tpuport.mappings import without
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ import jax
 import torch
 from jax.sharding import Mesh
 
-from tpuport import layers, trace_errors
+from tpuport import trace_errors
 from tpuport.attention import attention_settings
 from tpuport.attention.call_report import Call, call_counts
 from tpuport.checkpoint.device_layout import (
@@ -30,12 +30,13 @@ from tpuport.checkpoint.device_layout import (
     check_mesh_and_rules,
     rules_or_plan,
 )
+from tpuport.compat.jaxprs import without_dead_code
+from tpuport.compilation import layers
 from tpuport.compilation.host_inputs import Candidates, find_candidates, find_needed
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation, described, generation_of, parse_slice
-from tpuport.jaxprs import without_dead_code
-from tpuport.library_classes import is_library_model
-from tpuport.mesh import create_mesh
+from tpuport.hardware.mesh import create_mesh
+from tpuport.libraries.library_classes import is_library_model
 from tpuport.patches import registry
 from tpuport.quantization import QuantizationRules
 from tpuport.sharding import ShardingRules

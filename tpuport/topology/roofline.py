@@ -23,8 +23,8 @@ from math import gcd, prod
 from operator import attrgetter
 from typing import Any, Final
 
+from tpuport.base.mappings import group_by
 from tpuport.hardware import GENERATIONS, Generation, legal_slices, parse_slice
-from tpuport.mappings import group_by
 from tpuport.topology.compile_report import Collective, Costs, Estimate
 
 PARTS: Final = ("compute", "memory", "interconnect")

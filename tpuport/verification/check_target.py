@@ -11,9 +11,9 @@ import torch
 
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import NoCudaError, PortError
+from tpuport.gpu import gpu_shim
+from tpuport.gpu.stand_ins import PACKAGES
 from tpuport.internals.transformers_internals import builder
-from tpuport.patches.gpu import gpu_shim
-from tpuport.patches.gpu_stand_ins import PACKAGES
 from tpuport.topology.targets import resolve
 from tpuport.topology.targets.config_files import find_config
 from tpuport.topology.targets.early_checks import is_user_code

@@ -11,13 +11,13 @@ import torch
 from jax.sharding import Mesh
 
 from tpuport import porting, trace_errors
+from tpuport.base.plurals import count_noun
 from tpuport.compat import narrowing
 from tpuport.compilation import CompiledFunction
 from tpuport.errors import PortError
-from tpuport.patches.gpu import gpu_shim
-from tpuport.plurals import count_noun
+from tpuport.gpu import gpu_shim
+from tpuport.objects.state import left_as_it_was
 from tpuport.sharding import ShardingRules
-from tpuport.state import left_as_it_was
 from tpuport.verification import (
     changed_flags,
     comparing,

@@ -15,11 +15,16 @@ import torch
 from jax.extend.core import ClosedJaxpr
 
 from tpuport import checkpoint, compat
+from tpuport.compat.jaxprs import (
+    Equation,
+    run_operations,
+    source_frames,
+    without_dead_code,
+)
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import CompiledFunction
 from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.jaxprs import Equation, run_operations, source_frames, without_dead_code
 from tpuport.topology.hlo.source_lines import innermost_source
-from tpuport.tracing import trace_lock
 from tpuport.verification import differences, model_runs
 from tpuport.verification.bounds import deviation
 from tpuport.verification.check_result import CheckFinding

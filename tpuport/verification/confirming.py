@@ -9,8 +9,8 @@ from typing import Final, Literal, get_args
 
 import torch
 
+from tpuport.base.plurals import count_noun
 from tpuport.lint.findings import Finding, Severity
-from tpuport.plurals import count_noun
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import is_installed, package_file
 from tpuport.trace_errors.lint_matches import collect_findings

@@ -7,8 +7,8 @@ from typing import Final
 
 import torch
 
+from tpuport.base.plurals import count_noun
 from tpuport.lint.rules.rule_registry import rule_by_id
-from tpuport.plurals import count_noun
 from tpuport.topology.advice.float32_products import Float32Product
 from tpuport.topology.hlo.source_lines import short_path
 from tpuport.verification import comparing

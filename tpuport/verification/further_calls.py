@@ -14,9 +14,9 @@ from tpuport.compilation import CompiledFunction
 from tpuport.compilation.compiled_program import ChangedArgument, is_number_text
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
-from tpuport.library_classes import cache_of_output, is_transformers_cache
-from tpuport.object_graph import Flattener, Structure
-from tpuport.state.state_places import is_same
+from tpuport.libraries.library_classes import cache_of_output, is_transformers_cache
+from tpuport.objects.object_graph import Flattener, Structure
+from tpuport.objects.state.state_places import is_same
 from tpuport.trace_errors import Source
 from tpuport.verification import differences, model_runs
 from tpuport.verification.check_result import CheckFinding

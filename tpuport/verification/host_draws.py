@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tpuport.temporary import temporary_attributes
+from tpuport.base.temporary import temporary_attributes
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.libraries import is_installed
 from tpuport.verification.check_result import CheckFinding

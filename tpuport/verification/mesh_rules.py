@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from jax.sharding import Mesh
 
-from tpuport.rules_format import plain_entry
 from tpuport.sharding import Parameter, ShardingRules
 from tpuport.sharding.plans import tensor_parallel_plan
+from tpuport.sharding.rules_format import plain_entry
 from tpuport.sharding.specs import fit
 from tpuport.verification.model_runs import Arguments, copy_model
 

@@ -16,18 +16,18 @@ import torch
 
 from tpuport import checkpoint, compat
 from tpuport.compat import autocast
+from tpuport.compat.jaxprs import without_dead_code
+from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
-from tpuport.jaxprs import without_dead_code
-from tpuport.object_graph.classes import attributes_of, set_attributes
-from tpuport.object_graph.flattening import is_own_object
-from tpuport.state.remembered_results import tensors_forgotten
+from tpuport.objects.object_graph.classes import attributes_of, set_attributes
+from tpuport.objects.object_graph.flattening import is_own_object
+from tpuport.objects.state.remembered_results import tensors_forgotten
 from tpuport.topology.advice.float32_products import (
     Float32Product,
     find_float32_products,
 )
-from tpuport.tracing import trace_lock
 from tpuport.verification.answering import (
     DeviceRecorder,
     DrawRecorder,

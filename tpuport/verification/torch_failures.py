@@ -6,9 +6,9 @@ from typing import Final
 import torch
 
 from tpuport import trace_errors
+from tpuport.gpu import GpuShim
+from tpuport.gpu.replaced_calls import Call
 from tpuport.lint.findings import Finding
-from tpuport.patches.gpu import GpuShim
-from tpuport.patches.gpu_calls import Call
 from tpuport.trace_errors import Source
 from tpuport.trace_errors.error_kinds import kind_of
 from tpuport.trace_errors.libraries import Owner

@@ -131,7 +131,7 @@ def test_what_tracing_raises_is_a_failure(compiler: Compiler) -> None:
     assert compiler.count("bundle_programs:traced", {"effect": "raise"}).failure == "the first line"
 
 
-@pytest.mark.slow  # tests/test_child_process.py has a process that dies
+@pytest.mark.slow  # tests/base/test_child_process.py has a process that dies
 @pytest.mark.parametrize(
     ("effect", "why"),
     [("crash", "killed by SIGABRT"), ("exit", "exit code 3")],
@@ -145,7 +145,7 @@ def test_a_dead_compiler_is_a_failure_and_the_next_program_compiles(
     assert bundles(compiler) > 0
 
 
-@pytest.mark.slow  # the dead compiler above, and the processes that hang in tests/test_child_process.py
+@pytest.mark.slow  # the dead compiler above, and the processes that hang in tests/base/test_child_process.py
 def test_a_hanging_compiler_is_ended() -> None:
     with Compiler("v5e", timeout=3.0) as compiler:
         assert compiler._child is not None
@@ -183,7 +183,7 @@ def test_what_the_compiler_cannot_describe_is_its_own_error() -> None:
         kernel_bundles("bundle_programs:product", {}, "v6e:3x3")
 
 
-@pytest.mark.slow  # tests/test_child_process.py, whose children die with a cause and their last lines
+@pytest.mark.slow  # tests/base/test_child_process.py, whose children die with a cause and their last lines
 def test_a_process_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jax.py").write_text("import os; os.write(2, b'no licence'); os._exit(3)")
     monkeypatch.syspath_prepend(tmp_path)
@@ -191,7 +191,7 @@ def test_a_process_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytes
         kernel_bundles("bundle_programs:product", {}, "v6e")
 
 
-@pytest.mark.slow  # the compiler's end in tests/test_child_process.py
+@pytest.mark.slow  # the compiler's end in tests/base/test_child_process.py
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Compiler("v5e") as compiler:

@@ -6,7 +6,7 @@ from tpuport.attention.tuning.bundle_schedule import (
     section_lengths,
     unit_utilization,
 )
-from tpuport.schedules import read_listing
+from tpuport.hardware.schedules import read_listing
 
 TABLE = """\
 == CAPACTIY:

@@ -17,10 +17,10 @@ from tpuport.attention.tuning.bundle_compiler import Compilation, Compiler, kern
 from tpuport.attention.tuning.bundle_schedule import KernelBundles
 from tpuport.attention.tuning.search import Search, Task, search, search_all, search_to_json, steps_to_json
 from tpuport.attention.tuning.search import program as search_program
-from tpuport.attention_shapes import NAMED, Shape, parse_shape
+from tpuport.compat.jaxprs import walk_equations
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS
-from tpuport.jaxprs import walk_equations
+from tpuport.libraries.attention_shapes import NAMED, Shape, parse_shape
 
 LARGE = Shape("large", 1, 4, 4, 9000, 9000, 128)
 FAST = (1024, 512)  # the formula's best sizes of queries and chunks

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from tpuport.mesh import create_mesh
+from tpuport.hardware.mesh import create_mesh
 from tpuport.topology import compiled, described
 from tpuport.topology import hlo as hlo_package
 from tpuport.topology.hlo import Program

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tpuport.errors import PortError
-from tpuport.library_classes import is_diffusers_model
+from tpuport.libraries.library_classes import is_diffusers_model
 from tpuport.topology.targets import resolve
 from tpuport.topology.targets.config_files import find_config
 from tpuport.topology.targets.diffusers_targets import full_config

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tpuport.hardware import GENERATIONS
-from tpuport.schedules import KernelSchedule
+from tpuport.hardware.schedules import KernelSchedule
 from tpuport.topology import hlo, roofline
 from tpuport.topology.kernels import KernelCost
 from tpuport.topology.timing.instruction_work import Work, WorkCounter

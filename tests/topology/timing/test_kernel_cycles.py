@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuport.schedules import KernelSchedule, execute, read_listing
+from tpuport.hardware.schedules import KernelSchedule, execute, read_listing
 from tpuport.topology import hlo
 from tpuport.topology.timing.kernel_cycles import KernelCycles, count_cycles
 

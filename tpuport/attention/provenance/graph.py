@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Literal
 
-from tpuport import jaxprs
+from tpuport.compat import jaxprs
 from tpuport.internals import jax_internals
 
 # Past so many nodes, or so deep, nothing more is looked at: a mask that is worth it is

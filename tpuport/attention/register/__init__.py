@@ -17,7 +17,7 @@ from tpuport.attention.attention_settings import (
     settings_owners,
 )
 from tpuport.attention.register.library_names import register_names, unregister_names
-from tpuport.mesh import check_mesh
+from tpuport.hardware.mesh import check_mesh
 
 _lock = threading.RLock()
 _users = 0

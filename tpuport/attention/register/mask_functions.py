@@ -24,7 +24,7 @@ from tpuport import compat
 from tpuport.attention.mask import Mask, intersect
 from tpuport.attention.provenance.emission import evaluate
 from tpuport.attention.provenance.graph import Graph, UnknownError
-from tpuport.traced_numbers import as_array
+from tpuport.objects.traced_numbers import as_array
 
 
 class Unstructured(Exception):

@@ -29,10 +29,10 @@ from tpuport.attention.register.eager_attention import (
 )
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.attention.register.mask_interface import mask_of_any_release, with_reason
+from tpuport.base.mappings import without_nones
 from tpuport.errors import PortError
 from tpuport.internals import transformers_internals
 from tpuport.internals.transformers_internals import CHOICE_OF_ATTENTION
-from tpuport.mappings import without_nones
 
 NAME: Final = "tpuport"
 # What a mask says of single queries.

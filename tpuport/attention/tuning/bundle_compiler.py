@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuport.attention.tuning.bundle_schedule import KernelBundles, dump_flags
-from tpuport.child_process import COMPILER_ENVIRONMENT, ChildDiedError, ChildProcess
+from tpuport.base.child_process import (
+    COMPILER_ENVIRONMENT,
+    ChildDiedError,
+    ChildProcess,
+)
 from tpuport.errors import PortError
 from tpuport.hardware import LIBTPU_ENVIRONMENT, parse_slice
 

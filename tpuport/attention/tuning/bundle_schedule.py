@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tpuport import schedules
-from tpuport.schedules import Bundle
-from tpuport.schedules.schedule_dump import ANALYSIS, BUNDLES, read_files
+from tpuport.hardware import schedules
+from tpuport.hardware.schedules import Bundle
+from tpuport.hardware.schedules.schedule_dump import ANALYSIS, BUNDLES, read_files
 
 _UTILIZATION: Final = "final_hlo-static-per-bundle-utilization"
 _PALLAS_KERNEL: Final = 'custom_call_target="tpu_custom_call"'

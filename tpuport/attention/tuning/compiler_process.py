@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuport.attention.tuning.bundle_schedule import read_kernels
-from tpuport.child_process import open_replies
+from tpuport.base.child_process import open_replies
 from tpuport.errors import PortError
 from tpuport.hardware import compiled, described
 

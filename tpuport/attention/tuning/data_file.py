@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuport.attention.tuning.bundle_cache import versions
 from tpuport.attention.tuning.search import Search, search_to_json, steps_to_json
-from tpuport.mappings import group_by
+from tpuport.base.mappings import group_by
 
 
 def build_data(searches: list[Search], generation: str, command: str) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from tpuport.attention.kernel_cost import (
     vmem_limit,
 )
 from tpuport.attention.tuning.bundle_cache import Measurement, Measurements
-from tpuport.attention_shapes import Shape
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation
+from tpuport.libraries.attention_shapes import Shape
 
 DTYPES: Final = {"bf16": "bfloat16", "f32": "float32"}
 # Chunks of keys for each block of queries. Blocks of 4096 queries (tried on v6e) and

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tpuport.base.plurals import list_some
 from tpuport.checkpoint.lazy_tensors import LazyTensor, StoredTensor
 from tpuport.errors import PortError
-from tpuport.plurals import list_some
 
 Tensors = Mapping[str, StoredTensor | None]
 Adapted = dict[str, LazyTensor | None]

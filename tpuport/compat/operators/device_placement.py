@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tpuport.base.mappings import without
 from tpuport.compat import aliasing, randomness, view_steps
 from tpuport.compat.convert import is_ported, to_device, to_torch
 from tpuport.compat.operators import outside
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
-from tpuport.mappings import without
 
 _DRAWING_LIKES = frozenset({torch.rand_like, torch.randn_like, torch.randint_like})
 # Their first argument says what device, dtype and shape the result has by default.

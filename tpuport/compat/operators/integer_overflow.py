@@ -17,6 +17,7 @@ import torch
 import torch.overrides
 from jax.core import Tracer
 
+from tpuport.base.mappings import only, without
 from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.operators import index_bounds
@@ -24,7 +25,6 @@ from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
 from tpuport.internals.jax_internals import is_any_trace_under_way
 from tpuport.internals.torch_internals import schema_of, torch_pytree
-from tpuport.mappings import only, without
 
 # Half of what a wrap moves an integer by.
 _FAR: Final = 2.0**31

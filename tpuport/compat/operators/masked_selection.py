@@ -21,11 +21,11 @@ import torch
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
+from tpuport.base.temporary import temporary_attributes
 from tpuport.compat.asked_values import Selection, answer_mask
 from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.user_frames import is_in_model_library
 from tpuport.internals.torch_internals import torch_pytree
-from tpuport.temporary import temporary_attributes
 
 # A key of an index: the mask, and slices of everything.
 Key = tuple[Any, ...]

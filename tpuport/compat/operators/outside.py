@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
+from tpuport.base.temporary import temporary_attributes
 from tpuport.compat import narrowing, randomness, view_steps
 from tpuport.compat.convert import (
     cast,
@@ -38,7 +39,6 @@ from tpuport.internals.torch_internals import (
     without_subclass_functions,
 )
 from tpuport.internals.torchax_internals import ARRAY, array_of
-from tpuport.temporary import temporary_attributes
 
 # A torchax tensor.
 Ported = Any

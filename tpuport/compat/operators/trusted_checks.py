@@ -21,11 +21,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jax.core import Tracer
 
+from tpuport.base.temporary import temporary_attributes
 from tpuport.compat import index_checks
 from tpuport.compat.convert import as_jax, is_ported
 from tpuport.compat.operators.declarations import Method
 from tpuport.compat.user_frames import is_of_model_library
-from tpuport.temporary import temporary_attributes
 
 logger = logging.getLogger("tpuport")
 

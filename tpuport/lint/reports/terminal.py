@@ -6,12 +6,12 @@ import operator
 import unicodedata
 from typing import Final
 
+from tpuport.base.plurals import count_noun
 from tpuport.lint.entry_verdicts import summary_lines
 from tpuport.lint.findings import Applicability, Finding, Severity
 from tpuport.lint.rule_catalogue import entry_for
 from tpuport.lint.rules.rule_registry import families
 from tpuport.lint.run_report import Report
-from tpuport.plurals import count_noun
 
 _ESCAPE_CODES: Final = {
     "bold": 1,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Final
 
-from tpuport.mappings import group_by, without
+from tpuport.base.mappings import group_by, without
 from tpuport.sharding.inference.candidates import Candidate, Candidates, dealt_pairs
 from tpuport.sharding.inference.factors import Dimension, Factor, leading_leaf
 from tpuport.sharding.inference.head_units import find_chain, units

@@ -12,8 +12,8 @@ from typing import Any
 
 from jax.sharding import Mesh, PartitionSpec
 
+from tpuport.base.mappings import names_of_each
 from tpuport.errors import PortError
-from tpuport.mappings import names_of_each
 from tpuport.sharding.inference.choosing import Choice, choose
 from tpuport.sharding.inference.model_trace import trace_model
 from tpuport.sharding.inference.reasons import Reasons

@@ -12,19 +12,20 @@ import jax
 import torch
 from jax.extend.core import ClosedJaxpr
 
-from tpuport import attention, compat, object_graph, pytrees, trace_errors
+from tpuport import attention, compat, trace_errors
 from tpuport.attention import attention_settings
 from tpuport.compat import randomness
+from tpuport.compat.tracing import exclusive_trace, trace_lock
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import with_tensors
+from tpuport.objects import object_graph, pytrees
+from tpuport.objects.state import left_as_it_was
+from tpuport.objects.state.remembered_results import traced_results_forgotten
 from tpuport.patches import (
     cached_methods,
     transformers_experts,
     transformers_rotary,
 )
-from tpuport.state import left_as_it_was
-from tpuport.state.remembered_results import traced_results_forgotten
-from tpuport.tracing import exclusive_trace, trace_lock
 
 
 class ModelTrace(NamedTuple):

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.jaxprs import source_frames
+from tpuport.compat.jaxprs import source_frames
 from tpuport.sharding.inference.choosing import Choice, Cut, template
 from tpuport.sharding.inference.factors import (
     Dimension,

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from tpuport.mappings import group_by
+from tpuport.base.mappings import group_by
 from tpuport.sharding.inference.weight_plan import WeightPlan
 
 # A part of a dotted name that counts blocks, layers or experts.

@@ -13,7 +13,7 @@ from typing import Any, Final
 from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tpuport.jaxprs import SubJaxpr, sub_jaxprs
+from tpuport.compat.jaxprs import SubJaxpr, sub_jaxprs
 from tpuport.sharding.inference.factors import unify_each
 from tpuport.sharding.inference.operations import Operation, Value, describe, new_value
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from tpuport.base.plurals import count_noun
 from tpuport.errors import PortError
 from tpuport.hardware import GENERATIONS, Generation
-from tpuport.plurals import count_noun
 from tpuport.topology.advice.data_movement import count_by_kind
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.compile_report import Finding, Source

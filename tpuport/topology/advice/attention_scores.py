@@ -13,7 +13,8 @@ from jax.extend.core import Jaxpr
 import tpuport.attention
 from tpuport.attention.call_report import Call
 from tpuport.attention.xla_attention import block_size
-from tpuport.jaxprs import (
+from tpuport.base.mappings import group_by
+from tpuport.compat.jaxprs import (
     Equation,
     Producer,
     callee,
@@ -22,7 +23,6 @@ from tpuport.jaxprs import (
     source_frames,
     sub_jaxprs,
 )
-from tpuport.mappings import group_by
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import HBM, Array
 from tpuport.topology.hlo.memory_traffic import stores_arrays

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import jax
 import torch
 
-from tpuport.library_classes import is_transformers_cache
+from tpuport.libraries.library_classes import is_transformers_cache
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.overwritten_inputs import OverwrittenInput
 from tpuport.topology.advice.weight_placement import whole_bytes

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from tpuport.mappings import only
+from tpuport.base.mappings import only
 from tpuport.topology.hlo import Instruction, Program, Value, ValueFlow
 
 Item = TypeVar("Item")

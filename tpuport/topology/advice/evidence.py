@@ -12,9 +12,9 @@ import torch
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, Sharding
 
+from tpuport.base.mappings import without
+from tpuport.compat.jaxprs import Visit, walk_equations
 from tpuport.internals.torch_internals import torch_pytree
-from tpuport.jaxprs import Visit, walk_equations
-from tpuport.mappings import without
 from tpuport.topology.advice.data_movement import (
     CacheCollectives,
     DataMovement,

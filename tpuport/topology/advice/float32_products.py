@@ -14,7 +14,8 @@ from typing import Any, Final
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from tpuport.jaxprs import (
+from tpuport.base.mappings import group_by
+from tpuport.compat.jaxprs import (
     Equation,
     SubJaxpr,
     argument_names,
@@ -22,7 +23,6 @@ from tpuport.jaxprs import (
     source_frames,
     sub_jaxprs,
 )
-from tpuport.mappings import group_by
 from tpuport.topology.advice.attention_scores import is_own_attention
 from tpuport.topology.compile_report import Source
 from tpuport.topology.hlo import innermost_source

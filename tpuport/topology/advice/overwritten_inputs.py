@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tpuport.jaxprs import (
+from tpuport.compat.jaxprs import (
     Equation,
     SubJaxpr,
     argument_names,

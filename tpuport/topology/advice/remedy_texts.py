@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from jax.sharding import PartitionSpec
 
-from tpuport.layers import block_weight_names
+from tpuport.compilation.layers import block_weight_names
 from tpuport.topology import mesh_splits
 from tpuport.topology.advice.advice_rules import format_bytes
 from tpuport.topology.advice.evidence import Evidence

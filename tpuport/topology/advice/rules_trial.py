@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tpuport.base.plurals import count_noun
 from tpuport.errors import PortError
-from tpuport.plurals import count_noun
 from tpuport.topology.advice.advice_rules import format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import divided_rules

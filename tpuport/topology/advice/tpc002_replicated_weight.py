@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from tpuport.plurals import count_noun, is_or_are
+from tpuport.base.plurals import count_noun, is_or_are
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.remedy_texts import (

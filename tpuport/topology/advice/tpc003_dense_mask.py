@@ -6,7 +6,7 @@ from math import prod
 from typing import Final
 
 from tpuport.attention.call_report import Call
-from tpuport.plurals import count_noun
+from tpuport.base.plurals import count_noun
 from tpuport.topology.advice.advice_rules import (
     AdviceRule,
     Hit,

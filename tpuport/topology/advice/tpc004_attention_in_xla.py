@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tpuport.jaxprs import Visit
-from tpuport.plurals import count_noun
+from tpuport.base.plurals import count_noun
+from tpuport.compat.jaxprs import Visit
 from tpuport.topology.advice.advice_rules import (
     AdviceRule,
     Hit,

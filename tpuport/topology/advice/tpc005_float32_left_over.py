@@ -6,8 +6,8 @@ from typing import Final
 import jax.numpy as jnp
 import torch
 
+from tpuport.base.plurals import count_noun
 from tpuport.checkpoint.device_layout import dtype_overrides
-from tpuport.plurals import count_noun
 from tpuport.topology.advice.advice_rules import (
     AdviceRule,
     Hit,

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tpuport.plurals import count_noun
+from tpuport.base.plurals import count_noun
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tpuport.plurals import count_noun
+from tpuport.base.plurals import count_noun
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.hlo import HBM, Array, Instruction

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tpuport.plurals import count_noun, is_or_are
+from tpuport.base.plurals import count_noun, is_or_are
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.cache_inputs import CacheInputs
 from tpuport.topology.advice.evidence import CacheArray, Evidence

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.mappings import group_by
-from tpuport.plurals import count_noun
+from tpuport.base.mappings import group_by
+from tpuport.base.plurals import count_noun
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.cache_inputs import CacheInputs
 from tpuport.topology.advice.data_movement import (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tpuport.plurals import count_noun
+from tpuport.base.plurals import count_noun
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit
 from tpuport.topology.advice.cache_inputs import CacheInputs
 from tpuport.topology.advice.evidence import Evidence

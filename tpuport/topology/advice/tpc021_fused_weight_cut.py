@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tpuport.mappings import group_by
-from tpuport.plurals import count_noun
+from tpuport.base.mappings import group_by
+from tpuport.base.plurals import count_noun
 from tpuport.topology.advice.advice_rules import (
     AdviceRule,
     Hit,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tpuport.plurals import count_noun
+from tpuport.base.plurals import count_noun
 from tpuport.topology.advice.advice_rules import AdviceRule, Hit, format_bytes
 from tpuport.topology.advice.evidence import Evidence
 from tpuport.topology.advice.repeated_reads import repeated_reads

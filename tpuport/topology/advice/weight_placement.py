@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from tpuport.mappings import group_by, only
+from tpuport.base.mappings import group_by, only
 from tpuport.sharding.specs import axis_names
 from tpuport.topology.abstract_weights import local_nbytes as device_bytes
 from tpuport.topology.abstract_weights import nbytes as whole_bytes

@@ -13,8 +13,8 @@ from typing import Any, Final
 import jax
 from jax.extend.core import Jaxpr
 
-from tpuport.jaxprs import Equation, walk_equations
-from tpuport.mappings import only
+from tpuport.base.mappings import only
+from tpuport.compat.jaxprs import Equation, walk_equations
 
 # By dimension.
 Split = tuple[frozenset[str], ...]

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
-from tpuport.jaxprs import Equation, callee, sub_jaxprs
+from tpuport.compat.jaxprs import Equation, callee, sub_jaxprs
 from tpuport.topology.kernels.axis_splits import UNSPLIT, Split
 from tpuport.topology.kernels.kernel_calls import item_bytes
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import jax
 import numpy as np
 
-from tpuport.jaxprs import Equation
+from tpuport.compat.jaxprs import Equation
 
 # The compiler for TPUs makes a kernel of this name of each product by groups
 # (`jax.lax.ragged_dot`).

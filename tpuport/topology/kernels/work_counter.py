@@ -16,8 +16,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tpuport.jaxprs import Equation, SubJaxpr, sub_jaxprs, walk_equations
-from tpuport.mappings import without
+from tpuport.base.mappings import without
+from tpuport.compat.jaxprs import Equation, SubJaxpr, sub_jaxprs, walk_equations
 from tpuport.topology.kernels.axis_splits import (
     dividing_axes,
     result_splits,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from tpuport.mappings import group_by
+from tpuport.base.mappings import group_by
 from tpuport.topology import hlo
 from tpuport.topology.compile_report import Buffer, Source
 from tpuport.topology.hlo import Instruction, Value, ValueFlow

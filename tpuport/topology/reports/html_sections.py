@@ -4,7 +4,7 @@ import json
 from html import escape
 from typing import Any, Final
 
-from tpuport.mappings import without_nones
+from tpuport.base.mappings import without_nones
 from tpuport.topology.reports import quantities, roofline_plot
 from tpuport.topology.reports.html_markup import (
     card,

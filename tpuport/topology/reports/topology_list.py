@@ -8,10 +8,10 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tpuport.base.mappings import group_by
 from tpuport.hardware import GENERATIONS, Generation
 from tpuport.hardware.listing import slice_rows
 from tpuport.hardware.slices import listed_slices
-from tpuport.mappings import group_by
 from tpuport.topology.reports import quantities
 from tpuport.topology.reports.text_layout import table
 

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from tpuport.config_values import read_json
 from tpuport.errors import PortError
+from tpuport.libraries.config_values import read_json
 from tpuport.topology.reports import known_models
 
 # A pipeline's index comes first: its directory may have a config.json as well.

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tpuport.base.plurals import count_noun
 from tpuport.errors import PortError
-from tpuport.plurals import count_noun
 from tpuport.topology.targets.target import (
     Options,
     empty,

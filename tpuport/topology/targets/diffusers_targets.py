@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from tpuport.base.mappings import without
 from tpuport.checkpoint import building
 from tpuport.checkpoint.device_layout import as_torch_dtype
-from tpuport.config_values import name_wrong_fields, read_json
 from tpuport.errors import PortError
-from tpuport.mappings import without
+from tpuport.libraries.config_values import name_wrong_fields, read_json
 from tpuport.topology.targets import transformers_targets, user_code, vae_decoders
 from tpuport.topology.targets.config_files import ConfigFile
 from tpuport.topology.targets.denoiser_calls import (

@@ -9,11 +9,11 @@ from typing import Any, Final
 import torch
 
 from tpuport import compat
+from tpuport.base.mappings import without
 from tpuport.checkpoint import building, gguf_files
 from tpuport.checkpoint.device_layout import find_owner, parameter_groups
 from tpuport.checkpoint.quantized_layout import empty_weight
 from tpuport.checkpoint.quantized_tensors import QuantizedTensor
-from tpuport.mappings import without
 from tpuport.quantization import install, quantizable_weights
 from tpuport.topology.targets.config_files import ConfigFile
 

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from tpuport.base.mappings import without
 from tpuport.checkpoint import building
 from tpuport.checkpoint.device_layout import as_torch_dtype
-from tpuport.config_values import check_heads, name_wrong_fields
 from tpuport.errors import PortError
-from tpuport.mappings import without
+from tpuport.libraries.config_values import check_heads, name_wrong_fields
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets import encoder_inputs, user_code
 from tpuport.topology.targets.config_files import ConfigFile

@@ -15,9 +15,10 @@ from typing import Any, Final
 import jax
 import torch
 
-from tpuport import compat, pytrees
+from tpuport import compat
 from tpuport.checkpoint.device_layout import as_torch_dtype
 from tpuport.errors import PortError
+from tpuport.objects import pytrees
 from tpuport.topology.abstract_weights import unallocated_parameters
 from tpuport.topology.generation_tasks import Decode, Prefill
 from tpuport.topology.targets.early_checks import (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tpuport.hardware import GENERATIONS
-from tpuport.schedules import KernelSchedule
+from tpuport.hardware.schedules import KernelSchedule
 from tpuport.topology import roofline
 from tpuport.topology.compile_report import Profile
 from tpuport.topology.hlo.program import Program

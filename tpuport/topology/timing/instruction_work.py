@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tpuport.hardware import Generation
-from tpuport.schedules import KernelSchedule
+from tpuport.hardware.schedules import KernelSchedule
 from tpuport.topology import roofline
 from tpuport.topology.hlo import collectives, flop_counts, kernel_costs, memory_traffic
 from tpuport.topology.hlo.instructions import Instruction

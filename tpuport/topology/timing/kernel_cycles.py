@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tpuport.schedules import KernelSchedule
+from tpuport.hardware.schedules import KernelSchedule
 from tpuport.topology.hlo.array_types import search_group
 from tpuport.topology.hlo.instructions import Computation, Instruction
 from tpuport.topology.hlo.program import Program

@@ -6,8 +6,8 @@ import collections
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from tpuport.base.mappings import group_by
 from tpuport.hardware import Generation
-from tpuport.mappings import group_by
 from tpuport.topology.compile_report import (
     InstructionTime,
     LineTime,

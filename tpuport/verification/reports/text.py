@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tpuport.plurals import count_noun
+from tpuport.base.plurals import count_noun
 
 _COLUMNS: Final = 110
 STATUS_WORDS: Final = {

@@ -1,0 +1,1 @@
+"""What Python lacks: small modules that know nothing of models, torch or jax."""

@@ -1,0 +1,30 @@
+"""Identical blocks of a model: their weights stacked, and one of them traced in a loop
+for all.
+"""
+
+from tpuport.compilation.layers.block_calls import mark_blocks
+from tpuport.compilation.layers.scan_policy import ScanDecision, decide_scan
+from tpuport.compilation.layers.scanning import (
+    DeclinedBlocks,
+    ScannedBlocks,
+    ScannedFunction,
+    scan_blocks,
+)
+from tpuport.compilation.layers.stacks import (
+    Stack,
+    StackedWeight,
+    block_weight_names,
+    find_stacks,
+    split_stacked,
+    stack_layers,
+    stack_weights,
+    stacked_lists,
+    unstack_layers,
+    unstack_weights,
+)
+
+__all__ = [
+    "DeclinedBlocks", "ScanDecision", "ScannedBlocks", "ScannedFunction", "Stack", "StackedWeight",
+    "block_weight_names", "decide_scan", "find_stacks", "mark_blocks", "scan_blocks", "split_stacked", "stack_layers",
+    "stack_weights", "stacked_lists", "unstack_layers", "unstack_weights",
+]  # fmt: skip

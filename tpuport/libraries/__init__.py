@@ -1,0 +1,1 @@
+"""What is known of the classes and models of the libraries, read without torch."""

@@ -1,0 +1,31 @@
+"""Objects of any class that cross a compiled call."""
+
+from tpuport.objects.object_graph.classes import (
+    HostArray,
+    container_of,
+    refuse_captured_tensors,
+)
+from tpuport.objects.object_graph.flattening import (
+    Flattener,
+    Graph,
+    Structure,
+    count_places,
+    is_array,
+    is_for_jax,
+    is_own_object,
+    is_plain,
+    unflatten,
+)
+from tpuport.objects.object_graph.object_states import (
+    State,
+    is_changed,
+    matching_contents,
+    read_state,
+)
+from tpuport.objects.object_graph.parts import Parts
+
+__all__ = [
+    "Flattener", "Graph", "HostArray", "Parts", "State", "Structure", "container_of", "count_places", "is_array",
+    "is_changed", "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state",
+    "refuse_captured_tensors", "unflatten",
+]  # fmt: skip

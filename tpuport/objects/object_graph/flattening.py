@@ -1,0 +1,437 @@
+"""Arguments and results of a compiled function as a graph of objects, whose leaves are
+tensors and plain values.
+
+A jax pytree is a tree of values: what is referenced twice comes back as two, and what
+is changed in place is lost. Code written for torch relies on both, a cache with
+`self.k` above all. So lists, dictionaries and instances of ordinary classes are nodes
+with a number here. `flatten` gives each of them one description however often it is
+referenced; `unflatten` makes new ones, or writes a changed state back into those that
+the caller has.
+
+A reference is the number of a leaf, or a tuple: ("object", number), ("tuple", class,
+references), ("method", function, reference to its object) or ("function", body,
+references to the cells of the variables that it has captured).
+"""
+
+import functools
+import types
+from collections import Counter, defaultdict, deque
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+
+from tpuport.libraries.library_classes import is_transformers_cache
+from tpuport.objects.object_graph.classes import (
+    JAX_CONTAINERS,
+    PLAIN,
+    FunctionBody,
+    HostArray,
+    arrays_inside,
+    container_of,
+    kind_of,
+    native_base,
+    refuse_tensors_inside,
+    set_attributes,
+)
+from tpuport.objects.object_graph.object_states import read_state
+
+Reference = Hashable
+# Leaves that a program may call.
+_CODE = (type, types.FunctionType, functools.partial)
+
+
+class Node(NamedTuple):
+    """The state of one object.
+
+    Attributes:
+        cls: its class.
+        attributes: (name, reference) of what is in its `__dict__` and its slots, in
+            order.
+        items: references of a list, (class of the key, key, reference) of a dictionary;
+            () without items.
+        extra: what else its class needs: the longest length of a deque, the factory of
+            a defaultdict, or jax's structure of a registered class.
+    """
+
+    cls: type
+    attributes: tuple[tuple[str, Reference], ...]
+    items: tuple
+    extra: Hashable
+
+
+class Structure(NamedTuple):
+    """Hashable, and equal for equal graphs.
+
+    Attributes:
+        roots: references to the values that were flattened.
+        nodes: (number, state) of each object.
+    """
+
+    roots: tuple[Reference, ...]
+    nodes: tuple[tuple[int, Node], ...]
+
+
+class Graph(NamedTuple):
+    """What `flatten` returns.
+
+    Attributes:
+        leaves: what is not an object here, each tensor once.
+        names: the path of each leaf: "cache.layers.0.k".
+        objects: by number.
+        structure: how it all hangs together.
+        code: functions, and classes whose methods may be called.
+    """
+
+    leaves: list[Any]
+    names: list[str]
+    objects: dict[int, Any]
+    structure: Structure
+    code: tuple[Any, ...]
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor or an array, of whatever library."""
+    return isinstance(value, torch.Tensor | jax.Array) or (
+        hasattr(value, "__array__") and not isinstance(value, int)
+    )
+
+
+class Flattener:
+    """Visits values, and numbers their objects and leaves.
+
+    Args:
+        caches_are_leaves: whether caches of transformers are leaves, or registered
+            classes like others.
+        whole: ids of objects that are leaves.
+        known: objects that have numbers already, and are visited only by `add_known`.
+        first: the number of the first object that is not known.
+
+    Attributes:
+        leaves: the leaves so far, in the order of their numbers.
+        meets_known: whether a known object was referenced that had not been visited.
+    """
+
+    def __init__(
+        self,
+        *,
+        caches_are_leaves: bool,
+        whole: Container[int] = (),
+        known: Mapping[int, Any] | None = None,
+        first: int = 0,
+    ) -> None:
+        self._caches_are_leaves = caches_are_leaves
+        self._whole = whole
+        self._code: dict[Any, None] = {}
+        self._numbers = {id(value): number for number, value in (known or {}).items()}
+        self._next = first
+        self.leaves: list[Any] = []
+        self._names: list[str] = []
+        self._leaf_numbers: dict[int, int] = {}
+        self._objects: dict[int, Any] = {}
+        self._nodes: dict[int, Node] = {}
+        self._roots: list[Reference] = []
+        self.meets_known = False
+
+    def add_root(self, name: str, value: Any) -> None:
+        """Visit one more value."""
+        self._roots.append(self._visit(value, name))
+
+    def add_known(self, name: str, number: int, value: Any) -> None:
+        """Visit an object that has a number already."""
+        self._visit_object(value, name, number)
+
+    def forget_leaves(self, values: Iterable[Any]) -> None:
+        """Number these leaves again when they are met again."""
+        for value in values:
+            self._leaf_numbers.pop(id(value), None)
+
+    def graph(self) -> Graph:
+        """All that has been visited."""
+        structure = Structure(tuple(self._roots), tuple(self._nodes.items()))
+        code = tuple(self._code)
+        return Graph(self.leaves, self._names, self._objects, structure, code)
+
+    def _visit(self, value: Any, name: str) -> Reference:
+        cls = type(value)
+        if cls in PLAIN:
+            return self._new_leaf(value, name)
+        number = self._numbers.get(id(value))
+        if number is not None:
+            # Known objects have numbers from the start, but are among `_objects` only
+            # once they are visited.
+            self.meets_known |= number not in self._objects
+            return ("object", number)
+        # Before its kind: a cache that is registered with jax would be a value, which
+        # cannot be written to.
+        is_cache = self._caches_are_leaves and is_transformers_cache(value)
+        if is_cache or id(value) in self._whole:
+            self._code[cls] = None
+            return self._visit_leaf(value, name)
+        match kind_of(cls):
+            case "tuple":
+                return self._visit_tuple(value, name)
+            case "method":
+                # A bound method is made anew at each access: only its object has an
+                # identity.
+                self._code[value.__func__] = None
+                return ("method", value.__func__, self._visit(value.__self__, name))
+            case "leaf":
+                return self._visit_single(value, name)
+            case "opaque":
+                refuse_tensors_inside(value, name)
+                return self._visit_leaf(value, name)
+            case "library" if not arrays_inside(value):
+                return self._visit_leaf(value, name)
+        return self._visit_new_object(value, name)
+
+    def _visit_single(self, value: Any, name: str) -> Reference:
+        """A value of a class whose objects are leaves, but for some."""
+        if type(value) is types.FunctionType and (body := FunctionBody.of(value)):
+            self._code[body.without_variables()] = None
+            return self._visit_function(value, body, name)
+        if isinstance(value, _CODE):
+            self._code[value] = None
+        return self._visit_leaf(value, name)
+
+    def _visit_tuple(self, value: tuple, name: str) -> Reference:
+        # Tuples cannot be changed, so that they are described where they are met,
+        # without a number.
+        labels = getattr(type(value), "_fields", range(len(value)))
+        parts = zip(labels, value, strict=True)
+        return (
+            "tuple",
+            type(value),
+            tuple(self._visit(part, f"{name}.{label}") for label, part in parts),
+        )
+
+    def _visit_function(
+        self, value: types.FunctionType, body: FunctionBody, name: str
+    ) -> Reference:
+        # Made anew in each call, such as a mask's function of indices, it has no
+        # identity that matters; what it has captured is an argument.
+        cells = zip(body.code.co_freevars, value.__closure__ or (), strict=True)
+        references = (self._visit(cell, f"{name}.{label}") for label, cell in cells)
+        return ("function", body, tuple(references))
+
+    def _visit_new_object(self, value: Any, name: str) -> Reference:
+        # The number comes before the visit, since an object may lead back to itself.
+        number = self._numbers[id(value)] = self._next
+        self._next += 1
+        self._visit_object(value, name, number)
+        return ("object", number)
+
+    def _visit_leaf(self, value: Any, name: str) -> int:
+        # By identity, so that a tensor that is referenced twice is one argument of the
+        # program.
+        if id(value) not in self._leaf_numbers:
+            self._leaf_numbers[id(value)] = self._new_leaf(value, name)
+        return self._leaf_numbers[id(value)]
+
+    def _new_leaf(self, value: Any, name: str) -> int:
+        self.leaves.append(value)
+        self._names.append(name)
+        return len(self.leaves) - 1
+
+    def _visit_object(self, value: Any, name: str, number: int) -> None:
+        self._objects[number] = value
+        self._code[type(value)] = None
+        state = read_state(value)
+        attributes = tuple(
+            (attribute, self._visit_attribute(content, f"{name}.{attribute}"))
+            for attribute, content in state.attributes.items()
+        )
+        match state.items:
+            case None:
+                items = ()
+            case dict():
+                # With the class of the key, as 1 and True are equal and would share a
+                # program.
+                items = tuple(
+                    (type(key), key, self._visit(item, f"{name}.{key}"))
+                    for key, item in state.items.items()
+                )
+            case _:
+                items = tuple(
+                    self._visit(item, f"{name}.{label}")
+                    for label, item in zip(state.labels, state.items, strict=True)
+                )
+        self._nodes[number] = Node(type(value), attributes, items, state.extra)
+
+    def _visit_attribute(self, value: Any, name: str) -> Reference:
+        """As `_visit`; arrays of NumPy in an object are tables for NumPy's functions,
+        and do not become tensors.
+        """
+        if not isinstance(value, np.ndarray | np.generic):
+            return self._visit(value, name)
+        if id(value) not in self._leaf_numbers:
+            # The leaf's `source` keeps the array alive, so that no other gets its id.
+            self._leaf_numbers[id(value)] = self._new_leaf(HostArray(value, name), name)
+        return self._leaf_numbers[id(value)]
+
+
+def count_places(structure: Structure) -> Counter[int]:
+    """How often objects refer to each leaf, by its number; not in tuples."""
+    places: Counter[int] = Counter()
+    for _, node in structure.nodes:
+        references = [reference for _, reference in node.attributes]
+        is_keyed = issubclass(node.cls, dict) and kind_of(node.cls) != "registered"
+        # An item of a dictionary has its key's class and its key before it.
+        references += [item[2] for item in node.items] if is_keyed else node.items
+        places.update(
+            reference for reference in references if isinstance(reference, int)
+        )
+    return places
+
+
+def unflatten(
+    structure: Structure,
+    leaves: Sequence[Any],
+    objects: Mapping[int, Any] | None = None,
+) -> tuple[list[Any], dict[int, Any]]:
+    """The roots, and all objects by number.
+
+    Args:
+        objects: by number; these get the state that the structure has for them, and
+            others are made.
+    """
+    builder = _Builder(structure, leaves, objects or {})
+    return list(map(builder.resolve, structure.roots)), builder.objects
+
+
+class _Builder:
+    """Makes the objects of a structure.
+
+    Attributes:
+        objects: by number: those of the caller, and those that are made.
+    """
+
+    def __init__(
+        self, structure: Structure, leaves: Sequence[Any], objects: Mapping[int, Any]
+    ) -> None:
+        self.objects = dict(objects)
+        self._leaves = leaves
+        self._nodes = dict(structure.nodes)
+        # A registered class makes its objects from their parts, which have to be there
+        # before: see `resolve`.
+        own = [
+            (number, node)
+            for number, node in structure.nodes
+            if kind_of(node.cls) != "registered"
+        ]
+        self.objects |= {
+            number: _empty(node) for number, node in own if number not in objects
+        }
+        # All exist before the first is filled, because objects may lead to each other.
+        for number, node in own:
+            self._fill(self.objects[number], node)
+
+    def resolve(self, reference: Any) -> Any:
+        """The value that a reference means."""
+        match reference:
+            case int():
+                return _without_wrapper(self._leaves[reference])
+            case ("object", number):
+                if number not in self.objects:
+                    self.objects[number] = self._make_registered(self._nodes[number])
+                return self.objects[number]
+            case ("method", function, owner):
+                return types.MethodType(function, self.resolve(owner))
+            case ("function", body, cells):
+                return body.make(map(self.resolve, cells))
+        _, cls, references = reference
+        values = list(map(self.resolve, references))
+        # A namedtuple, whose `__new__` takes fields one by one.
+        if hasattr(cls, "_make"):
+            return cls._make(values)
+        if hasattr(cls, "n_sequence_fields"):  # torch.return_types
+            return cls(values)
+        return tuple.__new__(cls, values)
+
+    def _make_registered(self, node: Node) -> Any:
+        structure: Any = node.extra
+        return jax.tree_util.tree_unflatten(structure, map(self.resolve, node.items))
+
+    def _fill(self, instance: Any, node: Node) -> None:
+        set_attributes(
+            instance, {name: self.resolve(value) for name, value in node.attributes}
+        )
+        base = container_of(node.cls)
+        if base is None:
+            return
+        # The base's own methods: a derived class may count, check or refuse what is
+        # written to it.
+        base.clear(instance)
+        if issubclass(base, dict):
+            for _, key, reference in node.items:
+                base.__setitem__(instance, key, self.resolve(reference))
+            return
+        values = map(self.resolve, node.items)
+        if base is set:
+            set.update(instance, values)
+        else:
+            base.extend(instance, values)
+
+
+def _without_wrapper(leaf: Any) -> Any:
+    """A leaf as the traced code sees it: a table of NumPy's is read-only there."""
+    if isinstance(leaf, HostArray):
+        return leaf.array
+    return leaf
+
+
+def _empty(node: Node) -> Any:
+    """An object of exactly this class without attributes and items. No `__init__` of
+    the user's runs.
+    """
+    base = container_of(node.cls)
+    # Not `object.__new__`, which refuses classes that derive from one in C.
+    instance: Any = (base or native_base(node.cls)).__new__(node.cls)
+    extra: Any = node.extra
+    if base is deque:
+        deque.__init__(instance, (), extra)
+    elif base is defaultdict:
+        defaultdict.__init__(instance, extra)
+    return instance
+
+
+def is_for_jax(graph: Graph) -> bool:
+    """Whether jax can return a graph as a tree: arrays in its own containers and in
+    registered classes.
+    """
+    if not all(leaf is None or is_array(leaf) for leaf in graph.leaves):
+        return False
+    # Classes derived from jax's containers are not nodes for it, and would be leaves.
+    others = [
+        node for _, node in graph.structure.nodes if node.cls not in JAX_CONTAINERS
+    ]
+    if not all(isinstance(node.extra, jax.tree_util.PyTreeDef) for node in others):
+        return False
+    return all(
+        _has_sorted_keys(node)
+        for _, node in graph.structure.nodes
+        if node.cls in (dict, defaultdict)
+    )
+
+
+def _has_sorted_keys(node: Node) -> bool:
+    """Whether jax, which sorts the keys of a dictionary, leaves this one in its
+    order.
+    """
+    keys = [key for _, key, _ in node.items]
+    try:
+        return keys == sorted(keys)
+    except TypeError:  # jax cannot sort them either
+        return False
+
+
+def is_own_object(value: Any) -> bool:
+    """Whether this is an instance of a class of the user's, which is taken apart."""
+    return kind_of(type(value)) == "object"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether this is a value without an identity, such as a number."""
+    return type(value) in PLAIN

@@ -1,0 +1,205 @@
+"""What a state consists of, watched: whether anything of it has changed since.
+
+References are compared, and not what they refer to: a few hundred microseconds for a
+language model.
+"""
+
+import copy
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tpuport.internals.torch_internals import global_forward_hooks
+from tpuport.objects.state import python_values
+from tpuport.objects.state.reachable import ABSENT
+
+
+class Change(NamedTuple):
+    """A place that has another value than before.
+
+    Attributes:
+        old, new: the values.
+        place: its number among `WatchedValues.values`.
+        owner: what was being watched for.
+    """
+
+    old: Any
+    new: Any
+    place: int
+    owner: int | None
+
+
+class WatchedValues:
+    """Containers, attributes, variables and tensors, and what was in them.
+
+    Attributes:
+        owner: the number of the object for which the next containers are watched.
+        settings: torch's own, when the watch began.
+        values: all that was referred to when `remember` was called.
+    """
+
+    def __init__(self) -> None:
+        self.settings = _torch_settings()
+        self.owner: int | None = None
+        self.values: list[Any] = []
+        # Sized: dictionaries and sequences; views: their values; lookups: other ways to
+        # values. Beside the last three the owner of each.
+        self._sized: list[Any] = []
+        self._keys: list[Iterable[Any]] = []
+        self._views: list[Iterable[Any]] = []
+        self._lookups: list[Callable[[], Iterable[Any]]] = []
+        self._instances: list[Any] = []
+        self._owners_of_views: list[int | None] = []
+        self._owners_of_lookups: list[int | None] = []
+        self._owners_of_instances: list[int | None] = []
+        self._host_tensors: list[tuple[torch.Tensor, int | None]] = []
+        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add_dictionary(self, value: dict) -> None:
+        """Watch the keys of a dictionary and the identities of its values."""
+        self._sized.append(value)
+        if value:
+            self._keys.append(dict.keys(value))
+            self._add_view(dict.values(value))
+
+    def add_keys(self, value: dict) -> None:
+        """Watch the keys of a dictionary, and not its values."""
+        self._sized.append(value)
+        self._keys.append(dict.keys(value))
+
+    def add_names(self, names: Mapping[str, Any]) -> None:
+        """Watch the values of a namespace, whose names change only along with these."""
+        self._sized.append(names)
+        self._add_view(names.values())
+
+    def add_sequence(self, value: Any) -> None:
+        """Watch the items of a list, a deque or a set."""
+        self._sized.append(value)
+        self._add_view(value)
+
+    def _add_view(self, values: Iterable[Any]) -> None:
+        self._views.append(values)
+        self._owners_of_views.append(self.owner)
+
+    def add_size(self, value: Any) -> None:
+        """Watch how many items a container has."""
+        self._sized.append(value)
+
+    def add_instance(self, value: Any) -> None:
+        """Watch the class of an object."""
+        self._instances.append(value)
+        self._owners_of_instances.append(self.owner)
+
+    def add_lookup(self, read: Callable[[], Iterable[Any]]) -> None:
+        """Watch the values that a function gives."""
+        self._lookups.append(read)
+        self._owners_of_lookups.append(self.owner)
+
+    def add_host_tensor(self, tensor: torch.Tensor) -> int | None:
+        """Watch writes to a tensor of the host; its version now."""
+        version = python_values.host_version(tensor)
+        self._host_tensors.append((tensor, version))
+        return version
+
+    def add_array(self, array: np.ndarray) -> None:
+        """Watch writes to an array of NumPy, which counts none, so that only a copy
+        tells.
+        """
+        self._arrays.append((array, array.copy()))
+
+    @property
+    def has_contents(self) -> bool:
+        """Whether the contents of tensors of the host, or of arrays, are watched."""
+        return bool(self._host_tensors or self._arrays)
+
+    def changes(self) -> list[Change] | None:
+        """The places with other values than when `remember` was called; None if
+        anything else has changed.
+        """
+        if not self._has_same_form():
+            return None
+        lookups = (lookup() for lookup in self._lookups)
+        owned = itertools.chain(
+            zip(
+                self._owners_of_instances,
+                ((type(v),) for v in self._instances),
+                strict=True,
+            ),
+            zip(self._owners_of_views, self._views, strict=True),
+            zip(self._owners_of_lookups, lookups, strict=True),
+        )
+        present = [(owner, value) for owner, values in owned for value in values]
+        if len(present) != len(self.values):
+            return None
+        return [
+            Change(old, new, place, owner)
+            for place, (old, (owner, new)) in enumerate(
+                zip(self.values, present, strict=True)
+            )
+            if new is not old
+        ]
+
+    def with_changes(self, changes: Iterable[Change]) -> "WatchedValues":
+        """The same watch, of the values that are there now."""
+        watched = copy.copy(self)
+        watched.values = list(self.values)
+        for change in changes:
+            watched.values[change.place] = change.new
+        return watched
+
+    def remember(self) -> None:
+        """Note what everything is now, for `are_same`."""
+        self._sizes = list(map(len, self._sized))
+        self._names = list(itertools.chain.from_iterable(self._keys))
+        self.values = list(self._observe())
+
+    def are_same(self) -> bool:
+        """Whether everything is as it was when `remember` was called."""
+        # The form first: the comparison stops at the shorter of two sequences.
+        return self._has_same_form() and all(
+            map(operator.is_, self._observe(), self.values)
+        )
+
+    def _has_same_form(self) -> bool:
+        """Whether everything but the values of places is as it was."""
+        return (
+            list(map(len, self._sized)) == self._sizes
+            and list(itertools.chain.from_iterable(self._keys)) == self._names
+            and all(
+                python_values.host_version(tensor) == version
+                for tensor, version in self._host_tensors
+            )
+            and all(itertools.starmap(np.array_equal, self._arrays))
+            and _torch_settings() == self.settings
+        )
+
+    def _observe(self) -> Iterator[Any]:
+        lookups = (lookup() for lookup in self._lookups)
+        return itertools.chain(
+            map(type, self._instances),
+            itertools.chain.from_iterable(self._views),
+            itertools.chain.from_iterable(lookups),
+        )
+
+
+def lookup(
+    get: Callable[[Any, Any], Any], names: Iterable[Any]
+) -> Callable[[], Iterable[Any]]:
+    """A function for the present values of names."""
+    return lambda: map(get, names, itertools.repeat(ABSENT))
+
+
+def watched_items(items: Mapping[str, Any]) -> Iterable[Any]:
+    """What a lookup gives for named values that may come and go."""
+    return itertools.chain((len(items),), items, items.values())
+
+
+def _torch_settings() -> tuple:
+    """What modules do by that is in no object of theirs. `Program` knows of dtypes and
+    autocast.
+    """
+    return torch.is_grad_enabled(), *global_forward_hooks()

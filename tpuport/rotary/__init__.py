@@ -1,7 +1,0 @@
-"""Rotary tables: computed once for each shape, on the host and outside of traced code,
-and looked up inside of it.
-"""
-
-from tpuport.rotary.table_store import ProgramTables, split_tables, use_tables
-
-__all__ = ["ProgramTables", "split_tables", "use_tables"]
