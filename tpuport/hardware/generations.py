@@ -351,6 +351,13 @@ def assume_generation(name: str) -> Iterator[None]:
         _assumed.reset(token)
 
 
+def assumed_generation() -> str | None:
+    """The generation that programs are traced for without a device; None outside of
+    `assume_generation`.
+    """
+    return _assumed.get()
+
+
 def local_generation() -> str | None:
     """The generation of the default device; None if it is no TPU, or an unknown one."""
     import jax

@@ -59,15 +59,6 @@ def test_bessel_functions(agree, name):
     agree(getattr(torch.special, name), torch.cat([x, -x[1:]]), tolerance=1e-5)
 
 
-def test_airy(agree):
-    x = torch.cat(
-        [torch.linspace(-12, 12, 97), torch.tensor([2.09, -2.09, 60.0, 110.0, float("inf"), float("nan")])]
-    )
-    # Eagerly, each term of its series would be compiled, as those of the Bessel functions below are.
-    agree(torch.special.airy_ai, x, tolerance=2e-6, long=True)
-    agree(lambda x: torch.special.airy_ai(x.long()), x[:97], tolerance=2e-6, long=True)
-
-
 def test_zeta_at_infinity(agree):
     values = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.5, 1.0, 2.0, 3.0, -0.7])
     agree(lambda s, q: torch.special.zeta(s[:, None], q), values, values, tolerance=1e-4)

@@ -1,0 +1,302 @@
+"""Operators that torch computes on the host, as no model needs them on a device.
+
+A call takes its tensors to the host and brings the results back: at once where their
+values are known, and by a callback of the program where they are not. Results and
+errors are torch's own.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.custom_derivatives import SymbolicZero
+from jax.experimental.buffer_callback import buffer_callback
+
+from tpuport.compat.convert import (
+    is_ported,
+    jax_dtype,
+    to_device,
+    to_numpy,
+    to_torch,
+    wrap,
+)
+from tpuport.compat.operators.declarations import Lowering
+from tpuport.compat.operators.samplers import is_known
+from tpuport.compat.user_frames import user_line
+from tpuport.errors import PortError
+from tpuport.hardware.generations import assumed_generation
+from tpuport.internals.torch_internals import (
+    OpOverload,
+    outside_of_modes,
+    schema_of,
+    torch_pytree,
+)
+
+NAMES = (
+    "special_airy_ai", "special_chebyshev_polynomial_t", "special_chebyshev_polynomial_u",
+    "special_chebyshev_polynomial_v", "special_chebyshev_polynomial_w", "special_hermite_polynomial_h",
+    "special_hermite_polynomial_he", "special_laguerre_polynomial_l", "special_legendre_polynomial_p",
+    "special_shifted_chebyshev_polynomial_t", "special_shifted_chebyshev_polynomial_u",
+    "special_shifted_chebyshev_polynomial_v", "special_shifted_chebyshev_polynomial_w",
+)  # fmt: skip
+
+
+# Equal for equal calls, so that equal blocks of a model are equal programs.
+@dataclasses.dataclass(frozen=True)
+class HostCall:
+    """An operator with its arguments, but for the tensors of the device.
+
+    Attributes:
+        leaves: of the arguments; `structure` puts them together.
+        dtypes: of the tensors of the device in torch, which stand at `places` among the
+            leaves.
+    """
+
+    operator: OpOverload
+    leaves: tuple[Any, ...]
+    structure: Any
+    places: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    def __call__(self, *arrays: Any) -> list[np.ndarray]:
+        """On the host. The results."""
+        return list(map(to_numpy, torch_pytree.tree_leaves(self.on_tensors(arrays))))
+
+    def on_tensors(self, arrays: Sequence[Any]) -> Any:
+        """On the host. The results as torch returns them."""
+        with outside_of_modes(), torch.no_grad():
+            return self.compute(self.tensors(arrays))
+
+    def tensors(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors of torch that arrays of the device stand for."""
+        pairs = zip(arrays, self.dtypes, strict=True)
+        return [to_torch(array).to(dtype) for array, dtype in pairs]
+
+    def compute(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The operator of torch, called with these tensors."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        args, kwargs = torch_pytree.tree_unflatten(leaves, self.structure)
+        return self.operator(*args, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostGradients:
+    """torch's gradients of a call, for those of its tensors at `places` among them."""
+
+    call: HostCall
+    places: tuple[int, ...]
+
+    def __call__(
+        self, arrays: Sequence[Any], gradients: Sequence[Any]
+    ) -> list[np.ndarray]:
+        """On the host.
+
+        Args:
+            arrays: of the call.
+            gradients: of its results; None for zeros.
+        """
+        with outside_of_modes(), torch.enable_grad():
+            tensors = self.call.tensors(arrays)
+            inputs = [tensors[place].requires_grad_() for place in self.places]
+            results = torch_pytree.tree_leaves(self.call.compute(tensors))
+            # jax's gradients of complex numbers are the conjugates of torch's.
+            pairs = [
+                (result, to_torch(gradient).to(result.dtype).conj())
+                for result, gradient in zip(results, gradients, strict=True)
+                if gradient is not None and result.requires_grad
+            ]
+            if not pairs:
+                return [np.zeros_like(to_numpy(tensor)) for tensor in inputs]
+            outputs, of_outputs = zip(*pairs, strict=True)
+            found = torch.autograd.grad(
+                outputs, inputs, of_outputs, allow_unused=True, materialize_grads=True
+            )
+            return [to_numpy(gradient.conj()) for gradient in found]
+
+
+def on_host(operator: OpOverload) -> Callable[..., Any]:
+    """The lowering of an operator by torch on the host.
+
+    Raises:
+        PortError: it is a part of a program for a described TPU, or for several
+            processes.
+    """
+
+    @functools.wraps(operator)
+    def lowering(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = torch_pytree.tree_flatten((args, kwargs))
+        places = tuple(place for place, leaf in enumerate(leaves) if is_ported(leaf))
+        tensors = [leaves[place] for place in places]
+        others = tuple(None if is_ported(leaf) else leaf for leaf in leaves)
+        dtypes = tuple(tensor.dtype for tensor in tensors)
+        call = HostCall(operator, others, structure, places, dtypes)
+        arrays = [tensor.jax() for tensor in tensors]
+        if is_known(*arrays):
+            results = call.on_tensors(arrays)
+            return torch_pytree.tree_map_only(torch.Tensor, to_device, results)
+        _require_callback(operator)
+        results = _trial(call, arrays)
+        outputs = _differentiable(call, torch_pytree.tree_leaves(results))(*arrays)
+        wrapped = [
+            wrap(array, result.dtype)
+            for array, result in zip(
+                outputs, torch_pytree.tree_leaves(results), strict=True
+            )
+        ]
+        return torch_pytree.tree_unflatten(
+            wrapped, torch_pytree.tree_structure(results)
+        )
+
+    return lowering
+
+
+def _require_callback(operator: OpOverload) -> None:
+    """PortError where a program cannot call the host."""
+    if assumed_generation() is not None:
+        target = "a program for a described TPU"
+    elif jax.process_count() > 1:
+        target = "a program of several processes"
+    else:
+        return
+    raise PortError(
+        f"{operator} is computed by torch on the host, which {target} cannot call",
+        where=user_line(),
+        fix="compute it outside of the compiled function, or write it with other operators",
+    )
+
+
+def _trial(call: HostCall, arrays: Sequence[jax.Array]) -> Any:
+    """Results of the shapes and dtypes that a call gives, which know whether torch has
+    gradients of them.
+
+    Raises:
+        Exception: torch's own, where it refuses the arguments.
+    """
+    # Some operators have no kernel for tensors without values.
+    for device in ("meta", "cpu"):
+        with outside_of_modes(), torch.enable_grad():
+            ones = [
+                torch.ones(array.shape, dtype=dtype, device=device)
+                for array, dtype in zip(arrays, call.dtypes, strict=True)
+            ]
+            try:
+                return call.compute(list(map(_recorded, ones)))
+            except RuntimeError:
+                if device == "cpu":
+                    raise
+    return None
+
+
+def _recorded(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.requires_grad_() if _is_inexact(tensor.dtype) else tensor
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _differentiable(
+    call: HostCall, results: Sequence[torch.Tensor]
+) -> Callable[..., list[jax.Array]]:
+    """The call as a function of arrays, whose gradients are another call.
+
+    Args:
+        results: those of `_trial`.
+    """
+    shapes = [_shape(result.shape, jax_dtype(result.dtype)) for result in results]
+
+    @jax.custom_vjp
+    def compute(*arrays: jax.Array) -> list[jax.Array]:
+        return _run(call, shapes, *arrays)
+
+    def forward(*primals: Any) -> tuple[list[jax.Array], Any]:
+        arrays = [primal.value for primal in primals]
+        # The tree of what is saved tells of which arrays there are gradients.
+        varied = [primal.value if primal.perturbed else None for primal in primals]
+        return compute(*arrays), (arrays, varied)
+
+    def backward(saved: Any, gradients: list[Any]) -> tuple[jax.Array | None, ...]:
+        arrays, varied = saved
+        _require_gradients(call, results)
+        places = tuple(place for place, array in enumerate(varied) if array is not None)
+        of_results = [
+            None
+            if not _is_inexact(result.dtype) or isinstance(gradient, SymbolicZero)
+            else gradient
+            for result, gradient in zip(results, gradients, strict=True)
+        ]
+        shapes = [_shape(varied[place].shape, varied[place].dtype) for place in places]
+        found = _run(HostGradients(call, places), shapes, arrays, of_results)
+        by_place = dict(zip(places, found, strict=True))
+        return tuple(by_place.get(place) for place in range(len(arrays)))
+
+    compute.defvjp(forward, backward, symbolic_zeros=True)
+    return compute
+
+
+_shape = jax.ShapeDtypeStruct
+
+
+def _require_gradients(call: HostCall, results: Sequence[torch.Tensor]) -> None:
+    """PortError if torch has no gradient of an operator."""
+    nodes = [result.grad_fn for result in results if result.grad_fn is not None]
+    if not nodes or any(node.name() == "NotImplemented" for node in nodes):
+        raise PortError(
+            f"{call.operator} is computed by torch on the host, and torch has no gradient of it",
+            fix="detach its result, or write it with other operators",
+        )
+
+
+def _run(
+    function: Callable[..., list[np.ndarray]],
+    shapes: list[jax.ShapeDtypeStruct],
+    *trees: Any,
+) -> list[jax.Array]:
+    """At once, or by a callback of the program."""
+    if is_known(*jax.tree.leaves(trees)):
+        return list(map(jnp.asarray, function(*trees)))
+    callback = functools.partial(
+        jax.pure_callback, function, shapes, vmap_method="sequential"
+    )
+    in_buffers = buffer_callback(
+        IntoBuffers(function), shapes, vmap_method="sequential"
+    )
+    return jax.lax.platform_dependent(*trees, cpu=in_buffers, default=callback)
+
+
+@dataclasses.dataclass(frozen=True)
+class IntoBuffers:
+    """A function of arrays on the host, as a program for the CPU calls it.
+
+    A pure callback waits there for arrays of its own, which need the threads that wait
+    for it.
+    """
+
+    function: Callable[..., list[np.ndarray]]
+
+    def __call__(self, context: Any, outputs: list[Any], *trees: Any) -> None:
+        """On the host. Write the results into memory of the program."""
+        results = self.function(*jax.tree.map(np.asarray, trees))
+        for output, result in zip(outputs, results, strict=True):
+            np.asarray(output)[...] = result
+
+
+def _overloads(name: str) -> list[OpOverload]:
+    packet = getattr(torch.ops.aten, name)
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    return [overload for overload in overloads if not schema_of(overload).is_mutable]
+
+
+LOWERINGS = tuple(
+    Lowering(overload, on_host(overload), "lacks it, or has other values")
+    for name in NAMES
+    for overload in _overloads(name)
+)
+METHODS = ()
