@@ -79,6 +79,7 @@ format: $(STAMP) ## write the formatting and the fixes that `check` asks for
 bench: $(STAMP) $(RIVALS_STAMP) ## the measurements that the documentation quotes
 	$(PY) benchmarks/decode.py
 	$(PY) benchmarks/denoise.py
+	$(PY) benchmarks/import_time.py
 	$(PY) benchmarks/load.py
 	$(PY) -m benchmarks.topology
 	$(PY) -m benchmarks.coverage --every 100 --again --stored $(VENV)/coverage-sample.json

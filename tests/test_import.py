@@ -32,6 +32,14 @@ def test_a_heavy_package_would_be_seen() -> None:
     assert "numpy" in imported_by("import numpy")
 
 
+def test_enabling_imports_no_kernels() -> None:
+    """Pallas takes a tenth of a second."""
+    imported = imported_by("import tpuport.auto")
+    assert "torchax" in imported
+    assert "jax.experimental.pallas" not in imported
+    assert "transformers" not in imported
+
+
 @pytest.mark.slow  # tests/distributed joins processes after importing tpuport
 def test_no_module_starts_the_devices_when_it_is_imported() -> None:
     """Processes can be joined only before the devices are started."""

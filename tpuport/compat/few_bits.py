@@ -3,7 +3,7 @@
 Letters as in `compat.operators.quantized`; S parts of neighbouring groups, K inputs.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ import numpy as np
 
 from tpuport.errors import PortError
 
+# Inputs that share a scale, in MXFP4.
+MXFP4_GROUP: Final = 32
 # Symmetric, so that zero is exact.
 _LARGEST = 127
 

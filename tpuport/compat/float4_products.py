@@ -25,13 +25,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tpuport.compat.digit_products import split_digits
+from tpuport.compat.few_bits import MXFP4_GROUP
 
 NAME: Final = "tpuport_float4"
-# Inputs that share a scale, in MXFP4.
-GROUP: Final = 32
 # A matrix unit is 128 inputs deep.
 _CHUNK: Final = 128
-_JOINED: Final = _CHUNK // GROUP
+_JOINED: Final = _CHUNK // MXFP4_GROUP
 # Chunks of a round of the kernel's loop: their 32 scales are a tile of bytes.
 _ROUND: Final = 8
 # Of weights in each step of the grid: the kernel waits for the first of them.
@@ -67,7 +66,7 @@ def multiply_float4(
     )
     padded_count = count + count % 2
     chunks = digits_CNP.shape[0]
-    columns = _block_columns(groups * GROUP, outputs)
+    columns = _block_columns(groups * MXFP4_GROUP, outputs)
 
     def of_expert(block: Any, expert_ref: Any) -> tuple[Any, ...]:
         return expert_ref[0], 0, block
@@ -81,7 +80,7 @@ def multiply_float4(
         (None, _round_up(groups, _JOINED * _ROUND), columns), of_expert
     )
     values = pl.BlockSpec((None, chunks * _CHUNK, columns), of_expert)
-    values_XKO = values_XGIO.reshape(experts, groups * GROUP, outputs)
+    values_XKO = values_XGIO.reshape(experts, groups * MXFP4_GROUP, outputs)
     if not interpret:
         # XLA would fetch the weights of all experts into VMEM for the product with one.
         values_XKO = pltpu.with_memory_space_constraint(values_XKO, pltpu.HBM)
@@ -154,7 +153,7 @@ def _spreading_matrices() -> np.ndarray:
     """
     order = np.arange(_CHUNK).reshape(-1, 2).T.ravel()
     moves_PP = np.eye(_CHUNK)[:, order]
-    is_in_group_JP = np.arange(_CHUNK) // GROUP == np.arange(_JOINED)[:, None]
+    is_in_group_JP = np.arange(_CHUNK) // MXFP4_GROUP == np.arange(_JOINED)[:, None]
     return moves_PP * is_in_group_JP[..., None]
 
 

@@ -9,10 +9,11 @@ not exist, so an inert placeholder in those tables changes nothing else.
 import contextlib
 import dataclasses
 import dis
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, no_type_check
 
 import torch
@@ -49,10 +50,14 @@ def names_without_asking(frame: FrameType) -> bool:
     code, offset = frame.f_code, frame.f_lasti
     if dis.opname[code.co_code[offset]] not in {"LOAD_ATTR", "LOAD_METHOD"}:
         return False
-    return not any(
-        entry.start <= offset < entry.end
-        for entry in dis.Bytecode(code).exception_entries  # pyright: ignore[reportAttributeAccessIssue]
-    )
+    return not any(start <= offset < end for start, end in _guarded_ranges(code))
+
+
+@functools.cache
+def _guarded_ranges(code: CodeType) -> tuple[tuple[int, int], ...]:
+    """The instructions of code inside of a `try` or a `with`, from and to."""
+    entries = dis.Bytecode(code).exception_entries  # pyright: ignore[reportAttributeAccessIssue]
+    return tuple((entry.start, entry.end) for entry in entries)
 
 
 @contextlib.contextmanager

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from tpuport.compat import float4_products
 from tpuport.compat.convert import wrap
 from tpuport.compat.digit_products import multiply_groups
 from tpuport.compat.few_bits import (
+    MXFP4_GROUP,
     look_up,
     multiply_by_groups,
     round_rows,
@@ -158,8 +158,7 @@ class QuantizedArray:
         return (
             self.values.dtype == jnp.float4_e2m1fn
             and self.scale.dtype == jnp.float8_e8m0fnu
-            and self.values.shape[1:-1]
-            == (self.columns // float4_products.GROUP, float4_products.GROUP)
+            and self.values.shape[1:-1] == (self.columns // MXFP4_GROUP, MXFP4_GROUP)
             and self.scale.shape[-1] == self.values.shape[-1]
             and all(other is None for other in others)
             # Its matrix units have no products of integers.
@@ -180,6 +179,9 @@ class QuantizedArray:
         """Traced. The same in MXFP4 for few rows: sums of integers are scaled, in
         float32, and not weights.
         """
+        # Its kernel imports Pallas, which takes a tenth of a second.
+        from tpuport.compat import float4_products
+
         dtype = jnp.promote_types(activations.dtype, self.dtype)
         digits = _DIGITS[jnp.finfo(dtype).bits]
         product = float4_products.multiply_float4(
