@@ -68,7 +68,7 @@ def _position_limit_of_library(model: Any) -> dict[str, int | None]:
     }
     known = (name for name in limits if limits[name] is not None)
     name = next(known, _POSITION_FIELDS[-1])
-    if name == "max_position_embeddings":
+    if name == "max_position_embeddings" and limits[name] is not None:
         scaled = transformers_rotary.scaled_length(
             model, config, layer_types_with_window(config)
         )
