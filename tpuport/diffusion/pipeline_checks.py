@@ -18,6 +18,7 @@ from tpuport.diffusion import schedulers
 from tpuport.diffusion.mixed_devices import current_mode
 from tpuport.errors import PortError
 from tpuport.libraries.library_classes import is_pipeline, positive_attribute
+from tpuport.libraries.model_facts import CUT_CLIPS
 from tpuport.objects.static_values import exact_key
 
 # What pipelines call the factor between pixels and latents, in space and in time.
@@ -27,9 +28,6 @@ _SPATIAL_FACTORS = (
     "vae_scale_factor",
 )
 _TEMPORAL_FACTORS = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
-# Pipelines that make at least as many frames as are asked for, and cut the clip to
-# these.
-_CUT_CLIPS = frozenset({"AllegroPipeline"})
 _SCALE_NAME = re.compile(r"scale(_\d)?$")
 # How many legal sizes on each side are tried until the pipeline accepts one: its own
 # multiple may be larger.
@@ -283,7 +281,7 @@ def _check_frames(call: _Call) -> None:
     factor = positive_attribute(call.pipe, _TEMPORAL_FACTORS)
     if factor is None or not isinstance(call.arguments.get("num_frames"), int):
         return
-    if type(call.pipe).__name__ in _CUT_CLIPS:
+    if type(call.pipe).__name__ in CUT_CLIPS:
         return
     reason = f": the VAE makes 1 + n * {factor} frames, and the others would be dropped"
     call.check_size(["num_frames"], factor, 1, reason)

@@ -30,7 +30,7 @@ from tpuport.generation.loop_state import (
     shard_only_rows,
     shard_rows,
 )
-from tpuport.generation.padding_check import hides_padding
+from tpuport.generation.padding_check import depends_on_distances, hides_padding
 from tpuport.generation.partial_prompts import PromptParts, run_parts
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.restarted_texts import restart_program
@@ -48,9 +48,6 @@ from tpuport.generation.unconditional_decoding import (
 from tpuport.libraries.library_classes import cache_of_output
 from tpuport.objects import pytrees
 
-# Models that take no positions, and whose attention depends on distances alone, so that
-# padding before all rows changes nothing: linear biases (ALiBi), rotation by columns.
-_RELATIVE_MODELS = frozenset({"bloom", "mpt", "roformer"})
 # In messages.
 LOOP = "the loop of tpuport.generate"
 # Further inputs of a model, such as audio features, by the names in its signature.
@@ -129,17 +126,17 @@ class Decoder:
         """Whether prompts may be padded to a bucket.
 
         Not for models that take the number of a column for a position, nor for those
-        whose recurrent states do not ignore padding, which their first call finds out.
+        whose recurrent states do not ignore padding. The first call of a model with
+        such states, or without positions, finds that out.
         """
-        config = self.model.config
-        if (
-            "position_ids" not in self._parameters
-            and config.model_type not in _RELATIVE_MODELS
-        ):
-            return False
+        takes_positions = "position_ids" in self._parameters
         if self._hides_padding is None:
-            has_states = decoding_cache.has_states(config)
-            self._hides_padding = not has_states or hides_padding(self)
+            if takes_positions and not decoding_cache.has_states(self.model.config):
+                self._hides_padding = True
+            elif takes_positions or depends_on_distances(self.model):
+                self._hides_padding = hides_padding(self)
+            else:
+                self._hides_padding = False
         return self._hides_padding
 
     def with_kv_cache(self, kv_cache: str | None) -> "Decoder":

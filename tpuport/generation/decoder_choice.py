@@ -24,18 +24,9 @@ from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
 from tpuport.internals.transformers_internals import takes_general_cache
+from tpuport.libraries import model_facts
 from tpuport.objects.state import ModelSnapshot
 from tpuport.trace_errors import CannotTrace
-
-# Why models cannot decode with arrays of fixed shape, by their type.
-_GROWING = {
-    "blt": "BLT divides its whole text into patches again in each step, and the last patch is another one where more "
-    "bytes follow",
-    "cpmant": "CPM-Ant reads its whole text in each step beside a cache of it, whose length it compares with zero and "
-    "by which it cuts tensors, and without a cache its logits are others, because all its tokens see each other",
-    "xlnet": "XLNet runs its last two tokens again in each step, with states of the others that grow, and puts a "
-    "token of its own behind them",
-}
 
 
 def decoder_class(model: Any) -> type[Decoder]:
@@ -147,19 +138,16 @@ def _are_equal(first: jax.Array, second: jax.Array) -> bool:
 
 def check_generate(model: Any) -> None:
     """PortError for a model that cannot decode with arrays of fixed shape."""
-    if reason := _GROWING.get(model.config.model_type):
+    if reason := model_facts.GROWING.get(model.config.model_type):
         raise NoLoop(
             reason,
             where=f"{type(model).__name__}.prepare_inputs_for_generation",
             fix="use transformers' own generate, after tpuport.to_cpu(model)",
         )
-    if (
-        model.config.model_type == "big_bird"
-        and model.config.attention_type == "block_sparse"
-    ):
+    reason = model_facts.WITHOUT_SPARSE_CACHE.get(model.config.model_type)
+    if reason and model.config.attention_type == "block_sparse":
         raise PortError(
-            "BigBird's block-sparse attention has no cache: transformers makes it full attention with the first new "
-            "token, which then sees no other one",
+            reason,
             where="attention_type='block_sparse'",
             fix="set attention_type='original_full' in its config, and is_decoder=True",
         )

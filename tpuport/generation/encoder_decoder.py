@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from transformers import EncoderDecoderCache
+from transformers import EncoderDecoderCache, PretrainedConfig
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -29,23 +29,14 @@ from tpuport.generation.decoding_cache import make_cache, set_length
 from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.loop_state import State, shard_rows
 from tpuport.generation.position_tables import fixed_tables
-from tpuport.generation.predict_streams import in_order_of_scores
+from tpuport.libraries import model_facts
 from tpuport.libraries.library_classes import cache_of_output
+from tpuport.patches.without_cache import as_with_cache
 
 # Inputs that are the encoder's alone, whose output the decoder gets instead.
 _ENCODER_ONLY = frozenset({"input_ids", "inputs_embeds"})
-# Decoders that attend to every column of the cache, written or not. All their tokens
-# run again for each new one.
-_UNCACHED = frozenset({"fsmt", "prophetnet"})
-# They make the decoder's causal mask only where they get the encoder's tokens too, of
-# which nothing else is made.
-_MASKING_BY_TEXT = frozenset({"fsmt"})
-# Their `prepare_inputs_for_generation` makes positions from the decoder's mask.
-_COUNTING_BY_MASK = frozenset({"whisper"})
-# Any encoder with any decoder, to which go the arguments that begin with "decoder_".
-_OF_TWO_MODELS = frozenset(
-    {"encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"}
-)
+# Whose configs a model of two models has.
+_PARTS = ("encoder", "decoder")
 # Given by the user instead of the encoder's inputs: its last hidden state.
 ENCODER_OUTPUTS = "encoder_outputs"
 
@@ -132,7 +123,7 @@ class EncoderDecoder(Decoder):
         if self._is_uncached:
             # Later columns, which are not written yet, are hidden by the decoder's
             # causal mask.
-            with in_order_of_scores(self.model):
+            with as_with_cache(self.model):
                 return self._decode(
                     arrays, state.tokens, state.present, state.cache, index=column
                 )
@@ -199,10 +190,7 @@ class EncoderDecoder(Decoder):
                     )
                 }
             return {"decoder_position_ids": positions[:, -count:]}
-        if (
-            self.model.config.model_type in _OF_TWO_MODELS
-            and "position_ids" in self._decoder_parameters
-        ):
+        if self._is_of_two_models and "position_ids" in self._decoder_parameters:
             # BERT's would cut them out of a table, whose bounds would be tensors.
             return {
                 "decoder_position_ids": jnp.arange(count, dtype=jnp.int32)[None] + first
@@ -210,12 +198,22 @@ class EncoderDecoder(Decoder):
         return {}
 
     @property
+    def _is_of_two_models(self) -> bool:
+        """Whether it is any encoder with any decoder, to which go the arguments that
+        begin with "decoder_".
+        """
+        configs = (getattr(self.model.config, part, None) for part in _PARTS)
+        return "decoder_position_ids" not in self._parameters and all(
+            isinstance(config, PretrainedConfig) for config in configs
+        )
+
+    @property
     def _counts_by_mask(self) -> bool:
-        return self.model.config.model_type in _COUNTING_BY_MASK
+        return self.model.config.model_type in model_facts.COUNTING_BY_MASK
 
     @property
     def _is_uncached(self) -> bool:
-        return self.model.config.model_type in _UNCACHED
+        return self.model.config.model_type in model_facts.UNCACHED
 
     def _make_cache(self, slots: int) -> EncoderDecoderCache:
         """An empty cache for `slots` tokens."""
@@ -270,7 +268,7 @@ class EncoderDecoder(Decoder):
         arguments = only(arguments, self._parameters)
         arguments |= self._positions(tokens, mask, first)
         add_written_columns(arguments, self._parameters, lambda: first, tokens.shape[1])
-        if self.model.config.model_type in _MASKING_BY_TEXT:
+        if self.model.config.model_type in model_facts.MASKING_BY_TEXT:
             arguments["input_ids"] = tokens
         given = encoded.inputs | arguments
         cache = {}

@@ -24,6 +24,18 @@ _COLUMNS = 32  # the smallest bucket
 # bfloat16 it changes more.
 _LARGEST_ERROR = 1e-3
 _LARGEST_ERROR_OF_HALVES = 1e-2
+# In the names of methods: linear biases (ALiBi), or rotation by columns.
+_OF_DISTANCES = ("alibi", "rotary")
+
+
+def depends_on_distances(model: torch.nn.Module) -> bool:
+    """Whether methods of a model's modules say that its attention depends on distances,
+    so that padding in front of all rows may change nothing.
+    """
+    classes = {cls for module in model.modules() for cls in type(module).__mro__}
+    return any(
+        word in name for cls in classes for name in vars(cls) for word in _OF_DISTANCES
+    )
 
 
 def hides_padding(decoder: Any) -> bool:

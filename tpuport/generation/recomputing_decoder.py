@@ -25,8 +25,8 @@ from tpuport.generation.loop_state import State
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
-from tpuport.generation.predict_streams import in_order_of_scores
 from tpuport.internals.transformers_internals import update_arguments
+from tpuport.patches.without_cache import as_with_cache
 
 logger = logging.getLogger("tpuport")
 
@@ -70,7 +70,7 @@ class RecomputingDecoder(Decoder):
     ) -> tuple[jax.Array, tuple[()]]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         _, present, _ = self.token_inputs(state)
-        with in_order_of_scores(self.model):
+        with as_with_cache(self.model):
             return self._logits(arrays, state.tokens, present, state.length - 1), ()
 
     def _logits(
@@ -226,7 +226,7 @@ class RecomputingDecoder(Decoder):
         # Whole on each device, because a process reads only what its own devices hold.
         replicated = NamedSharding(self.mesh, PartitionSpec())
         run = jax.jit(self._logits, out_shardings=replicated)
-        with in_order_of_scores(self.model):
+        with as_with_cache(self.model):
             return jax.device_get(run(self.arrays, tokens, mask, np.int32(column)))
 
 

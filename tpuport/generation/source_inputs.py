@@ -27,19 +27,8 @@ from tpuport.generation.model_inputs import (
 )
 from tpuport.generation.prompts import bucket_length, read_token_ids
 from tpuport.internals.transformers_internals import infers_encoder_masks
+from tpuport.libraries import model_facts
 
-# Encoders that give the same for a row whatever masked columns follow it: their
-# positions are distances, or numbers of columns, or counted from ids that are not
-# padding. Not among them: those that cut the columns into blocks by their number
-# (BigBird), and those that mix all columns before any mask.
-_MASKED_ENCODERS: Final = frozenset(
-    "t5 mt5 umt5 bart mbart pegasus marian m2m_100 blenderbot blenderbot-small plbart mvp fsmt".split()
-)
-# Their users give decoder_input_ids with every special token.
-_COMPLETE_PROMPTS: Final = frozenset({"whisper"})
-# They take a mask and read it only in training; it may be that of a whole recording, of
-# which they get a segment.
-_WITHOUT_MASK: Final = frozenset({"whisper"})
 _DECODER_NAMES: Final = ("decoder_input_ids", "decoder_attention_mask")
 
 
@@ -94,7 +83,10 @@ def read_source(
     if main is not None:
         # As in transformers, ids beside another main input are the decoder's.
         inputs["decoder_input_ids" if name in inputs else name] = main
-    if attention_mask is not None and model.config.model_type not in _WITHOUT_MASK:
+    if (
+        attention_mask is not None
+        and model.config.model_type not in model_facts.WITHOUT_MASK
+    ):
         inputs["attention_mask"] = attention_mask
     decoder_inputs = {key: inputs.pop(key) for key in _DECODER_NAMES if key in inputs}
     if ENCODER_OUTPUTS in inputs:
@@ -181,7 +173,7 @@ def _pad_to_bucket(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, np.nd
     mask = arrays.get("attention_mask")
     pad = getattr(model.config, "pad_token_id", None)
     columns = min(bucket_length(length), limit or bucket_length(length))
-    can_be_padded = model.config.model_type in _MASKED_ENCODERS and (
+    can_be_padded = model.config.model_type in model_facts.MASKED_ENCODERS and (
         mask is None or mask.shape == ids.shape
     )
     if not can_be_padded or pad is None:
@@ -245,7 +237,7 @@ def _decoder_prompt(
             where="decoder_attention_mask",
         )
     if (
-        model.config.model_type not in _COMPLETE_PROMPTS
+        model.config.model_type not in model_facts.COMPLETE_PROMPTS
         and (tokens[:, 0] != start[:, 0]).all()
     ):
         tokens = np.concatenate([start, tokens], axis=1)

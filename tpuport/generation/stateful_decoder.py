@@ -18,8 +18,8 @@ from tpuport import compat
 from tpuport.base.mappings import without_nones
 from tpuport.generation.decoder import Decoder
 
-# By model type the names of the attributes. They are None before a prompt.
-_STATES = {"recurrent_gemma": frozenset({"conv1d_state", "recurrent_states"})}
+# What transformers calls such attributes. They are None before a prompt.
+_SUFFIXES = ("_state", "_states")
 
 
 @jax.tree_util.register_dataclass
@@ -54,7 +54,7 @@ _exchange: ContextVar[_Exchange] = ContextVar("tpuport_module_states")
 
 def keeps_states_in_modules(model: Any) -> bool:
     """Whether states of a model are attributes of its modules."""
-    return model.config.model_type in _STATES
+    return bool(_read_states(model))
 
 
 class StatefulDecoder(Decoder):
@@ -122,13 +122,17 @@ def _collect_states(model: torch.nn.Module, args: Any, output: Any) -> None:
 
 
 def _read_states(model: Any) -> dict[str, Any]:
-    """The modules' states by path: "model.layers.0.temporal_block.conv1d_state"."""
-    names = _STATES[model.config.model_type]
+    """The modules' states by path: "model.layers.0.temporal_block.conv1d_state".
+
+    Of transformers' own modules alone: what a user's class keeps may grow with the
+    text.
+    """
     return {
         f"{path}.{name}": state
         for path, module in model.named_modules()
+        if path and type(module).__module__.startswith("transformers.")
         for name, state in vars(module).items()
-        if name in names
+        if name.endswith(_SUFFIXES) and isinstance(state, torch.Tensor | None)
     }
 
 

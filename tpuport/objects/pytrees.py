@@ -23,50 +23,11 @@ import wrapt
 from jax import tree_util
 
 from tpuport.internals.torch_internals import return_types
+from tpuport.libraries.cache_classes import REGISTERED
 from tpuport.objects import fields
 
 logger = logging.getLogger("tpuport")
 
-# Caches of single models that have no common base, by the models' names.
-_MODEL_CACHES = {
-    "kyutai_speech_to_text": "KyutaiSpeechToTextConv1dPaddingCache",
-    "mimi": "MimiConv1dPaddingCache",
-    "muse_spark": "MuseSparkAudioConv1dCacheLayer MuseSparkAudioConv1dPaddingCache",
-    "nemotron3_diarization": "Nemotron3DiarizationSpeakerCache",
-    "nemotron_asr_streaming": (
-        "NemotronAsrStreamingEncoderCausalConv1dCacheLayer NemotronAsrStreamingEncoderCausalConv2dCacheLayer "
-        "NemotronAsrStreamingEncoderCausalConvPaddingCache NemotronAsrStreamingConv1dCacheLayer "
-        "NemotronAsrStreamingConv1dPaddingCache"
-    ),
-    "pocket_tts_audio_tokenizer": "PocketTTSAudioTokenizerConv1dPaddingCache",
-    "reformer": "ReformerDynamicCache",
-    "vibevoice_acoustic_tokenizer": (
-        "VibeVoiceAcousticTokenizerConv1dCacheLayer VibeVoiceAcousticTokenizerConv1dPaddingCache"
-    ),
-    "vibevoice_asr": "VibeVoiceAsrConv1dCacheLayer VibeVoiceAsrConv1dPaddingCache",
-    "voxtral_realtime": "VoxtralRealtimeConv1dCacheLayer VoxtralRealtimeConv1dPaddingCache",
-    "xlstm": "xLSTMCache",
-}
-# Classes by the module that defines them; classes derived from them are registered as
-# well.
-_BASES = {
-    "transformers.cache_utils": (
-        "Cache",
-        "CacheLayerMixin",
-        "LinearAttentionCacheLayerMixin",
-        "DummyLayer",
-        "KVSharingDict",
-    ),
-    "transformers.utils.generic": ("ModelOutput",),
-    "diffusers.utils.outputs": ("BaseOutput",),
-    "diffusers.models.transformers.transformer_flux2": (
-        "Flux2KVCache",
-        "Flux2KVLayerCache",
-    ),
-} | {
-    f"transformers.models.{name}.modeling_{name}": tuple(classes.split())
-    for name, classes in _MODEL_CACHES.items()
-}
 _LIBRARIES = ("transformers", "diffusers", "tpuport")
 
 _lock = threading.RLock()
@@ -93,12 +54,12 @@ def register() -> None:
             _register_return_type(cls)
         # After `retract` the hooks of modules that are imported have been called, and
         # are not called again.
-        for name in _BASES:
+        for name in REGISTERED:
             if name in sys.modules:
                 _register_module(sys.modules[name])
         if not _hooked:
             _hooked = True
-            for name in _BASES:
+            for name in REGISTERED:
                 wrapt.register_post_import_hook(_register_module, name)
 
 
@@ -161,16 +122,16 @@ def _has_base(cls: type) -> bool:
 
 
 def _bases() -> Iterator[type]:
-    """The classes of _BASES that have been defined so far."""
-    return itertools.chain.from_iterable(map(_bases_of, _BASES))
+    """The classes of REGISTERED that have been defined so far."""
+    return itertools.chain.from_iterable(map(_bases_of, REGISTERED))
 
 
 def _bases_of(module: str) -> list[type]:
-    """The classes of _BASES that a module has defined so far; a release of its library
-    may lack some.
+    """The classes of REGISTERED that a module has defined so far; a release of its
+    library may lack some.
     """
     namespace = getattr(sys.modules.get(module), "__dict__", {})
-    return [namespace[name] for name in _BASES[module] if name in namespace]
+    return [namespace[name] for name in REGISTERED[module] if name in namespace]
 
 
 def _parts(values: Iterable[Any]) -> Iterator[Any]:

@@ -33,6 +33,7 @@ from jax.sharding import PartitionSpec
 
 from tpuport.errors import PortError
 from tpuport.internals.transformers_internals import expert_plan
+from tpuport.libraries.family_plans import FAMILY_PLANS
 from tpuport.libraries.library_classes import positive_attribute
 from tpuport.sharding.diffusers_plans import diffusers_plan
 from tpuport.sharding.specs import Rule, format_spec
@@ -44,51 +45,6 @@ logger = logging.getLogger("tpuport")
 # size.
 _HEADS = ("num_heads", "num_attention_heads", "heads")
 _HEAD_DIM = ("head_dim", "head_size")
-
-# Plans for well-known models whose own configuration has none, by `model_type`. Written
-# as transformers writes its own: names below the base model, `*` for a layer's number.
-FAMILY_PLANS: dict[str, dict[str, str]] = {
-    "gpt2": {
-        "wpe": "replicate",
-        "h.*.mlp.c_fc": "colwise",
-        "h.*.mlp.c_proj": "rowwise",
-    },
-    # Its own plan covers the experts alone.
-    "gpt_oss": {
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.k_proj": "colwise",
-        "layers.*.self_attn.v_proj": "colwise",
-        "layers.*.self_attn.sinks": "colwise",
-        "layers.*.self_attn.o_proj": "rowwise",
-    },
-    "gptj": {
-        "h.*.attn.q_proj": "colwise",
-        "h.*.attn.k_proj": "colwise",
-        "h.*.attn.v_proj": "colwise",
-        "h.*.attn.out_proj": "rowwise",
-        "h.*.mlp.fc_in": "colwise",
-        "h.*.mlp.fc_out": "rowwise",
-    },
-    "gpt_neo": {
-        "wpe": "replicate",
-        "h.*.attn.attention.q_proj": "colwise",
-        "h.*.attn.attention.k_proj": "colwise",
-        "h.*.attn.attention.v_proj": "colwise",
-        "h.*.attn.attention.out_proj": "rowwise",
-        "h.*.mlp.c_fc": "colwise",
-        "h.*.mlp.c_proj": "rowwise",
-    },
-    "opt": {
-        "decoder.embed_positions": "replicate",
-        "decoder.layers.*.self_attn.q_proj": "colwise",
-        "decoder.layers.*.self_attn.k_proj": "colwise",
-        "decoder.layers.*.self_attn.v_proj": "colwise",
-        "decoder.layers.*.self_attn.out_proj": "rowwise",
-        "decoder.layers.*.fc1": "colwise",
-        "decoder.layers.*.fc2": "rowwise",
-    },
-}
-
 
 # What PEFT calls a layer inside the adapter that takes its place.
 _WRAPPED = ".base_layer"

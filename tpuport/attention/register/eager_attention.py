@@ -15,6 +15,7 @@ import torch
 
 from tpuport.attention.call_report import Call, find_call_site, record_call
 from tpuport.internals.transformers_internals import RECORDED_OUTPUTS, recorded_outputs
+from tpuport.libraries.model_facts import RETURNING_ATTENTION
 
 logger = logging.getLogger("tpuport")
 
@@ -58,18 +59,11 @@ def find_eager_attention(module: torch.nn.Module) -> Callable | None:
     return None
 
 
-# Attention whose weights BridgeTower's model puts into its output, whatever it is asked
-# for.
-_ALWAYS_RETURNED: Final = frozenset(
-    {"BridgeTowerSelfAttention", "BridgeTowerCrossAttention"}
-)
-
-
 def asked_for_weights(module: torch.nn.Module, options: dict[str, Any]) -> bool:
     """Whether the weights of this call are part of the model's output: by an argument,
     the config, or a recorder.
     """
-    if type(module).__name__ in _ALWAYS_RETURNED:
+    if type(module).__name__ in RETURNING_ATTENTION:
         return True
     if "output_attentions" in options:
         return bool(options["output_attentions"])

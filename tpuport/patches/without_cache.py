@@ -1,4 +1,4 @@
-"""ProphetNet's tokens without a cache, as it gives them with one.
+"""Models that give other tokens without a cache than with one: ProphetNet.
 
 Its decoder runs streams that predict the next tokens beside the one of the text.
 Without a cache, transformers adds the relative positions of these streams in the order
@@ -19,9 +19,9 @@ _METHOD = "get_predict_relative_pos_embeddings"
 
 
 @contextlib.contextmanager
-def in_order_of_scores(model: torch.nn.Module) -> Iterator[None]:
-    """Traced. Let ProphetNet's attention add relative positions to the scores of their
-    own rows, heads and tokens.
+def as_with_cache(model: torch.nn.Module) -> Iterator[None]:
+    """Traced. Let the model give without a cache what it gives with one: ProphetNet's
+    attention adds relative positions to the scores of their own rows, heads and tokens.
     """
     with contextlib.ExitStack() as stack:
         for cls in {
