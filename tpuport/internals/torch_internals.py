@@ -4,8 +4,9 @@ pytrees.
 
 import contextlib
 import functools
+import gc
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -385,3 +386,67 @@ def let_torch_look_for_triton() -> None:
     with contextlib.suppress(ImportError, AttributeError):
         importlib.import_module("torch._inductor.runtime.triton_compat")
         importlib.import_module("torch.utils._triton").has_triton_package()
+
+
+# --- dictionaries ---
+
+
+def dictionary_versions() -> Callable[[dict], int]:
+    """torch's function that gives another number after each change of a dictionary; not
+    a function around it, because a model has hundreds of dictionaries.
+    """
+    return torch._C._dynamo.guards.dict_version  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _do_versions_follow_changes() -> bool:
+    """Whether the version of a dictionary is another one after each kind of change, and
+    the same as long as nothing changes.
+    """
+
+    version_of = dictionary_versions()
+
+    class Owner:
+        name = 0
+
+    owner = Owner()
+    owner.value = 0
+    namespace = vars(owner)
+    [of_class] = [
+        part for part in gc.get_referents(vars(Owner)) if isinstance(part, dict)
+    ]
+
+    def assign(value: object) -> None:
+        # More than once, as Python has faster instructions for code that runs often.
+        for _ in range(64):
+            owner.value = object()
+        owner.value = value
+
+    changes: list[tuple[dict, Callable[[], Any]]] = [
+        (namespace, lambda: assign(1)),
+        (namespace, lambda: setattr(owner, "other", 1)),
+        (namespace, lambda: namespace.update(other=2)),
+        (namespace, lambda: namespace.pop("other")),
+        (namespace, lambda: delattr(owner, "value")),
+        (namespace, lambda: namespace.setdefault("value", 3)),
+        (namespace, namespace.clear),
+        (of_class, lambda: setattr(Owner, "name", 1)),
+        (of_class, lambda: delattr(Owner, "name")),
+    ]
+    for dictionary, change in changes:
+        before = version_of(dictionary)
+        if version_of(dictionary) != before:
+            return False
+        change()
+        if version_of(dictionary) == before:
+            return False
+    return True
+
+
+DICTIONARY_VERSIONS: Final = Mechanism(
+    "versions of dictionaries",
+    "torch",
+    rests_on="torch._C._dynamo.guards.dict_version",
+    without="each call of a compiled function compares all attributes of its modules, which takes 0.15 ms for 4 layers "
+    "of a language model and 1.5 ms for 80",
+    probe=_do_versions_follow_changes,
+)

@@ -1,10 +1,12 @@
 """What a state consists of, watched: whether anything of it has changed since.
 
-References are compared, and not what they refer to: a few hundred microseconds for a
-language model.
+References are compared, and not what they refer to. Most of them are in dictionaries,
+which are asked for their versions first: 15 microseconds for a language model of 4
+layers, where the comparison takes 150.
 """
 
 import copy
+import gc
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tpuport.internals.torch_internals import global_forward_hooks
+from tpuport.internals.torch_internals import (
+    DICTIONARY_VERSIONS,
+    dictionary_versions,
+    global_forward_hooks,
+)
 from tpuport.objects.state import python_values
 from tpuport.objects.state.reachable import ABSENT
 
@@ -49,6 +55,11 @@ class WatchedValues:
         # Sized: dictionaries and sequences; views: their values; lookups: other ways to
         # values. Beside the last three the owner of each.
         self._sized: list[Any] = []
+        # Of what is watched, dictionaries whose versions tell of each change, by id,
+        # and the views of anything else.
+        self._dictionaries: dict[int, dict] = {}
+        self._other_views: list[Iterable[Any]] = []
+        self._versions: list[int] | None = None
         self._keys: list[Iterable[Any]] = []
         self._views: list[Iterable[Any]] = []
         self._lookups: list[Callable[[], Iterable[Any]]] = []
@@ -61,24 +72,30 @@ class WatchedValues:
 
     def add_dictionary(self, value: dict) -> None:
         """Watch the keys of a dictionary and the identities of its values."""
-        self._sized.append(value)
+        self.add_keys(value)
         if value:
-            self._keys.append(dict.keys(value))
             self._add_view(dict.values(value))
 
     def add_keys(self, value: dict) -> None:
         """Watch the keys of a dictionary, and not its values."""
         self._sized.append(value)
-        self._keys.append(dict.keys(value))
+        self._dictionaries[id(value)] = value
+        if value:
+            self._keys.append(dict.keys(value))
 
     def add_names(self, names: Mapping[str, Any]) -> None:
         """Watch the values of a namespace, whose names change only along with these."""
         self._sized.append(names)
+        # The namespace of a class is a view of a dictionary.
+        for part in [names] if isinstance(names, dict) else gc.get_referents(names):
+            if isinstance(part, dict):
+                self._dictionaries[id(part)] = part
         self._add_view(names.values())
 
     def add_sequence(self, value: Any) -> None:
         """Watch the items of a list, a deque or a set."""
         self._sized.append(value)
+        self._other_views.append(value)
         self._add_view(value)
 
     def _add_view(self, values: Iterable[Any]) -> None:
@@ -149,19 +166,62 @@ class WatchedValues:
         watched.values = list(self.values)
         for change in changes:
             watched.values[change.place] = change.new
+        # The next comparison notes them.
+        watched._versions = None
         return watched
 
     def remember(self) -> None:
         """Note what everything is now, for `are_same`."""
+        dictionaries = self._dictionaries.values()
+        self._filled = [part for part in dictionaries if part]
+        # Before the values: a change by another thread must not be missed.
+        versions = self._current_versions()
         self._sizes = list(map(len, self._sized))
+        others = [part for part in self._sized if id(part) not in self._dictionaries]
+        # Most dictionaries of a module have its hooks, of which there are none.
+        self._empty = [part for part in (*others, *dictionaries) if not part]
+        self._other_sized = [part for part in others if part]
+        self._other_sizes = list(map(len, self._other_sized))
         self._names = list(itertools.chain.from_iterable(self._keys))
         self.values = list(self._observe())
+        self._note_versions(versions)
 
     def are_same(self) -> bool:
         """Whether everything is as it was when `remember` was called."""
+        versions = self._current_versions()
+        if versions is not None and versions == self._versions:
+            return self._are_others_same()
         # The form first: the comparison stops at the shorter of two sequences.
-        return self._has_same_form() and all(
+        are_same = self._has_same_form() and all(
             map(operator.is_, self._observe(), self.values)
+        )
+        if are_same:
+            # What was changed has been changed back.
+            self._note_versions(versions)
+        return are_same
+
+    def _current_versions(self) -> list[int] | None:
+        """Of the dictionaries; None where torch does not tell them."""
+        if not DICTIONARY_VERSIONS.works():
+            return None
+        return list(map(dictionary_versions(), self._filled))
+
+    def _note_versions(self, versions: list[int] | None) -> None:
+        """Note the versions of dictionaries that are as they were since, and what is
+        in no dictionary.
+        """
+        self._versions = versions
+        self._classes = list(map(type, self._instances))
+        self._others = list(self._observe_others())
+
+    def _are_others_same(self) -> bool:
+        """Whether all that is in no dictionary with a version is as it was."""
+        return (
+            not any(self._empty)
+            and list(map(len, self._other_sized)) == self._other_sizes
+            and list(map(type, self._instances)) == self._classes
+            and self._has_same_contents()
+            and all(map(operator.is_, self._observe_others(), self._others))
         )
 
     def _has_same_form(self) -> bool:
@@ -169,7 +229,13 @@ class WatchedValues:
         return (
             list(map(len, self._sized)) == self._sizes
             and list(itertools.chain.from_iterable(self._keys)) == self._names
-            and all(
+            and self._has_same_contents()
+        )
+
+    def _has_same_contents(self) -> bool:
+        """Whether tensors of the host, arrays and torch's settings are as they were."""
+        return (
+            all(
                 python_values.host_version(tensor) == version
                 for tensor, version in self._host_tensors
             )
@@ -178,11 +244,17 @@ class WatchedValues:
         )
 
     def _observe(self) -> Iterator[Any]:
-        lookups = (lookup() for lookup in self._lookups)
         return itertools.chain(
             map(type, self._instances),
             itertools.chain.from_iterable(self._views),
-            itertools.chain.from_iterable(lookups),
+            itertools.chain.from_iterable(read() for read in self._lookups),
+        )
+
+    def _observe_others(self) -> Iterator[Any]:
+        """The values that are in no dictionary with a version."""
+        return itertools.chain(
+            itertools.chain.from_iterable(filter(None, self._other_views)),
+            itertools.chain.from_iterable(read() for read in self._lookups),
         )
 
 
