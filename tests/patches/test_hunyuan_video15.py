@@ -115,9 +115,8 @@ def test_one_program_for_a_shape(compiled):
         compiled(**call(*prompts, seed=7))
         compiled(**call(*prompts, image=True, seed=7))
     assert compiled.program.compilations == counted
-    call_arguments = compiled._prepare_call((), CASES["text, guidance"])
-    parts, _ = compiled._prepare_program(call_arguments)
-    assert max((x.nbytes for x in compiled.program.trace(*parts).jaxpr.consts), default=0) < 1 << 20
+    program, _ = compiled.program_of(**CASES["text, guidance"])
+    assert max((x.nbytes for x in program.captured.program.consts), default=0) < 1 << 20
     assert "f64" not in compiled.lower(**CASES["text, guidance"]).as_text()
 
 

@@ -202,10 +202,9 @@ def ported(model, inputs, **axes):
         copy.load_state_dict(model.state_dict())
     tpuport.port(copy, mesh=tpuport.create_mesh(**axes, devices=jax.devices()[: prod(axes.values())]))
     function = tpuport.compile(copy)
-    call = function._prepare_call((), inputs)
-    parts, _ = function._prepare_program(call)
-    program = function.program.lower(*parts).compile()  # once, for the text and for the result
-    return np.asarray(program(*parts[:-1])[0]), program.as_text()
+    program, arrays = function.program_of(**inputs)
+    compiled = program.lower(arrays).compile()  # once, for the text and for the result
+    return np.asarray(compiled(*arrays)[0]), compiled.as_text()
 
 
 def collectives(text):

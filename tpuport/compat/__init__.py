@@ -43,6 +43,7 @@ _PUBLIC = {
     "as_torch": "convert",
     "checked_versions": "versions",
     "checks_trusted": "operators.trusted_checks",
+    "device_class": "convert",
     "device_dtype": "convert",
     "operators_on_mesh": "operators.convolution",
     "environment": "runtime",
@@ -60,6 +61,7 @@ _PUBLIC = {
     "to_torch_unwritten": "convert",
     "torch_dtype": "convert",
     "wrap": "convert",
+    "wrap_all": "convert",
 }
 
 __all__ = [

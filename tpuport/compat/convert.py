@@ -5,6 +5,7 @@ copy.
 import dataclasses
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -83,8 +84,14 @@ def device_dtype(dtype: torch.dtype) -> torch.dtype:
 def is_ported(tensor: Any) -> bool:
     """Whether a value is a torchax tensor."""
     # Nothing is torchax's before it has been imported, and importing it takes seconds.
+    cls = device_class()
+    return cls is not None and isinstance(tensor, cls)
+
+
+def device_class() -> type | None:
+    """torchax's class of tensors; None before it has been imported."""
     module = sys.modules.get("torchax.tensor")
-    return module is not None and isinstance(tensor, module.Tensor)
+    return None if module is None else module.Tensor
 
 
 def has_array_form(tensor: torch.Tensor) -> bool:
@@ -112,6 +119,25 @@ def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     # after it.
     with without_inference_mode():
         return Tensor(array, env, dtype=dtype and device_dtype(dtype))  # type: ignore[reportCallIssue]
+
+
+def wrap_all(
+    arrays: Sequence[jax.Array], dtypes: Sequence[torch.dtype | None]
+) -> list[torch.Tensor]:
+    """As `wrap`, for the results of a program.
+
+    Args:
+        arrays: of any shapes.
+        dtypes: of each, as `wrap` takes it.
+    """
+    env = environment()
+    from torchax.tensor import Tensor
+
+    with without_inference_mode():
+        return [
+            Tensor(array, env, dtype=dtype and device_dtype(dtype))  # type: ignore[reportCallIssue]
+            for array, dtype in zip(arrays, dtypes, strict=True)
+        ]
 
 
 def check_fits(number: Any, dtype: Any) -> None:

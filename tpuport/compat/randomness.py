@@ -34,6 +34,8 @@ from tpuport.internals.torch_internals import outside_of_modes
 # any number of devices.
 _KEY_KIND = "threefry2x32"
 _WORDS_PER_KEY = 2
+# Keys of each generator in the first trace of a program.
+_FIRST_ROWS = 64
 _are_processes_compared = False
 # Also while a program is traced, where `random_states` refuses the methods.
 _get_state = torch.Generator.get_state
@@ -111,6 +113,7 @@ class _ProgramStream:
 
     Args:
         keys: the argument; None when nothing is known about the draws yet.
+        has_all_keys: whether an earlier trace has shown which generators there are.
 
     Attributes:
         place: where the trace begins.
@@ -118,8 +121,9 @@ class _ProgramStream:
         default_draws: how many draws of torch's default generator are traced.
     """
 
-    def __init__(self, keys: ProgramKeys | None) -> None:
+    def __init__(self, keys: ProgramKeys | None, *, has_all_keys: bool = True) -> None:
         self.place = _Place()
+        self._has_all_keys = has_all_keys
         self.has_too_few_keys = False
         self.default_draws = 0
         self._counts: dict[Source, int] = {}
@@ -166,6 +170,7 @@ class _ProgramStream:
         """Whether a generator is none that the first trace left behind."""
         return (
             self._keys is not None
+            and self._has_all_keys
             and source not in self._keys
             and isinstance(source, weakref.ref)
         )
@@ -299,18 +304,24 @@ def is_traced() -> bool:
 
 
 @contextlib.contextmanager
-def program_stream(keys: ProgramKeys | None) -> Iterator[None]:
+def program_stream(
+    keys: ProgramKeys | None, *, has_all_keys: bool = True
+) -> Iterator[_ProgramStream]:
     """Traced. Give the draws of a program the keys among its arguments.
 
     Args:
         keys: None in the first trace, which then only counts.
+        has_all_keys: whether an earlier trace has shown which generators there are.
+
+    Yields:
+        What knows the number of draws.
 
     Raises:
         MoreKeysNeeded: at the end, if there were too few keys.
     """
-    stream = _ProgramStream(keys)
+    stream = _ProgramStream(keys, has_all_keys=has_all_keys)
     with _use(stream):
-        yield
+        yield stream
     if stream.has_too_few_keys:
         raise MoreKeysNeeded(stream.draws())
 
@@ -387,6 +398,18 @@ def example_keys(draws: Draws) -> ProgramKeys:
     """
     arrays = [_draw_words(_generator(source), count) for source, count in draws]
     return ProgramKeys([source for source, _ in draws], arrays)
+
+
+@contextlib.contextmanager
+def first_keys() -> Iterator[ProgramKeys]:
+    """Keys for the first trace of a program: more than most code draws, from torch's
+    default generator and from those among the arguments of the call.
+    """
+    draws = tuple((index, _FIRST_ROWS) for index in range(len(_state.generators)))
+    with restored(draws):
+        keys = example_keys(draws)
+        default = np.zeros((_FIRST_ROWS, _WORDS_PER_KEY), np.uint32)
+        yield ProgramKeys((None, *keys.sources), (default, *keys.arrays))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from tpuport.compilation.cache_arguments import (
 from tpuport.compilation.call_arguments import prepare_arguments
 from tpuport.compilation.compile_api import compile
 from tpuport.compilation.compiled_function import CompiledFunction
-from tpuport.compilation.compiled_program import Program, use_persistent_cache
+from tpuport.compilation.compiled_program import Program
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.lost_values import (
     LostValue,
@@ -24,6 +24,7 @@ from tpuport.compilation.model_weights import (
     use_weights,
 )
 from tpuport.compilation.own_forward import OwnForward
+from tpuport.compilation.persistent_cache import use_persistent_cache
 from tpuport.compilation.shared_tensors import keep_shared
 
 __all__ = [

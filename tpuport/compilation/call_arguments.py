@@ -119,11 +119,21 @@ def prepare_arguments(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, 
         function: a module or its bound `forward`; the arguments of any other function
             stay as they are.
     """
+    owner = _module_called(function)
+    return (args, kwargs) if owner is None else registry.prepared(owner, args, kwargs)
+
+
+def is_prepared_by_patches(function: Any) -> bool:
+    """Whether `prepare_arguments` may change arguments of a function."""
+    owner = _module_called(function)
+    return owner is not None and bool(registry.preparations_for(owner))
+
+
+def _module_called(function: Any) -> torch.nn.Module | None:
+    """The module whose forward a function is, or which is called itself."""
     is_forward = getattr(function, "__name__", "") == "forward"
     owner = getattr(function, "__self__", None) if is_forward else function
-    if not isinstance(owner, torch.nn.Module):
-        return args, kwargs
-    return registry.prepared(owner, args, kwargs)
+    return owner if isinstance(owner, torch.nn.Module) else None
 
 
 def divide_arguments(

@@ -67,6 +67,7 @@ class CallPreparation:
     Attributes:
         run_function: what is called while tracing.
         numbers: that vary from call to call.
+        donated: as above.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class CallPreparation:
         self.numbers = VaryingNumbers()
         self._function = function
         self._fixed_modules = None if modules is None else list(modules)
-        self._traced, self._donated, self._static = traced, donated, static
+        self._traced, self.donated, self._static = traced, donated, static
         self._parameters = parameters_of(
             getattr(function, "forward", self.run_function)
         )
@@ -133,7 +134,7 @@ class CallPreparation:
 
         args, kwargs = self._signature.simplified(args, kwargs, is_static)
         divided = divide_arguments(
-            self._name_positional(args), kwargs, self._traced, self._donated, is_static,
+            self._name_positional(args), kwargs, self._traced, self.donated, is_static,
             varying,
         )  # fmt: skip
         check_static(self._static, divided.graph.names, self._parameters)
@@ -158,14 +159,14 @@ class CallPreparation:
             models,
             state.key,
             attention.registered_settings(),
-            self._donated,
+            self.donated,
             shared=shared,
             numbers=CallNumbers(divided.numbers | in_state),
         )
         tensors = divided.arrays + state_arrays
         if static.numbers:
             tensors.append(jnp.asarray(list(static.numbers.values.values())))
-        arguments = ProgramArguments(weights, tensors, [], divided.donated, static)
+        arguments = ProgramArguments(weights, tensors, divided.donated, static)
         return PreparedCall(arguments, divided, state)
 
     def current_state(

@@ -6,20 +6,20 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import torch
 
-from tpuport import compat, trace_errors
+from tpuport import trace_errors
 from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compat.caught_errors import CaughtErrors
 from tpuport.compat.operators.masked_selection import without_selections
 from tpuport.compat.tracing import is_tracing, trace_lock
 from tpuport.compat.user_frames import is_raised_in_model_library
-from tpuport.compilation import layers, overwritten_arrays, rotary, torch_transforms
+from tpuport.compilation import layers, rotary, torch_transforms
 from tpuport.compilation.call_arguments import (
+    is_prepared_by_patches,
     prepare_arguments,
 )
 from tpuport.compilation.call_numbers import (
@@ -31,7 +31,10 @@ from tpuport.compilation.call_results import (
     collect_results,
     find_changed_caches,
 )
-from tpuport.compilation.compiled_program import Program
+from tpuport.compilation.capture import capture
+from tpuport.compilation.compiled_program import current_surroundings
+from tpuport.compilation.flat_program import FlatProgram, Retraced
+from tpuport.compilation.function_programs import CallProgram, FunctionPrograms
 from tpuport.compilation.host_inputs import (
     find_candidates,
     put_on_device,
@@ -50,15 +53,13 @@ from tpuport.compilation.prepared_call import (
     ProgramArguments,
     StaticPart,
     changed_objects,
-    describe_program,
-    donate_overwritten,
-    keep_caches,
-    port_counts,
 )
+from tpuport.compilation.program_inputs import ProgramInputs
 from tpuport.compilation.served_states import ServedStates
 from tpuport.compilation.state_writes import StateTrace, check_leaks
 from tpuport.compilation.value_decisions import ValueDecisions, advise
 from tpuport.compilation.varying_numbers import NumbersChanged
+from tpuport.compilation.warm_calls import WarmCalls
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
 from tpuport.libraries.library_classes import is_library_model
@@ -66,6 +67,19 @@ from tpuport.objects import pytrees
 from tpuport.objects.traced_numbers import Guard, settled_numbers, traced_numbers
 
 logger = logging.getLogger("tpuport")
+
+
+# What is done with the program of a call: `use(program, arguments, call, key)`.
+Use = Callable[[CallProgram, ProgramArguments, PreparedCall, Hashable], Any]
+
+
+class _Done(NamedTuple):
+    """A call that has run: its program, the arguments and the results of that."""
+
+    program: CallProgram
+    arguments: ProgramArguments
+    call: PreparedCall
+    results: list[Any]
 
 
 class CompiledFunction:
@@ -80,7 +94,7 @@ class CompiledFunction:
         scan_layers, traced, donate, check_indices, static: as in `compile`.
 
     Attributes:
-        program: the `Program` underneath; `program.compilations` counts.
+        program: the programs underneath; `program.compilations` counts.
         scan_layers: as in `compile`; counts for programs that are made from then on.
         scanned, declined: lists of blocks in the program made last, that run in a loop
             and that do not.
@@ -107,32 +121,24 @@ class CompiledFunction:
         self._function = function
         self.scan_layers = scan_layers
         # A single name is one, and not its letters.
-        self._donated = (donate,) if isinstance(donate, str) else tuple(donate)
+        donate = (donate,) if isinstance(donate, str) else tuple(donate)
         static = (static,) if isinstance(static, str) else tuple(static)
         self._preparation = CallPreparation(
-            function, modules, tuple(traced), self._donated, static
+            function, modules, tuple(traced), donate, static
         )
         self._numbers = self._preparation.numbers
         self.scanned: tuple[layers.ScannedBlocks, ...] = ()
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
-        # By the key of each program, which has been traced then.
-        self._overwrites: dict[Hashable, tuple[overwritten_arrays.Overwrite, ...]] = {}
-        self._read_caches: dict[Hashable, tuple[int, ...]] = {}
-        # The numbers of the caches that each program, and the latest trace, changes.
-        self._changed_caches: dict[Hashable, tuple[int, ...]] = {}
-        self._changed_in_trace: tuple[int, ...] = ()
-        # The objects that each program, and the latest trace, changes.
-        self._changed_objects: dict[Hashable, ChangedObjects] = {}
-        self._objects_changed_in_trace: ChangedObjects = (frozenset(), frozenset())
+        # What the code that was captured last changes.
+        self._changed_caches: tuple[int, ...] = ()
+        self._changed_objects: ChangedObjects = (frozenset(), frozenset())
         self._rotary_tables = rotary.ProgramTables()
         self._served_states = ServedStates()
+        self._warm_calls = WarmCalls()
         self._guards_of_trace: tuple[Guard, ...] = ()
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
         self._decisions = ValueDecisions(name, self._run)
-        self.program = Program(
-            self._run_program, name, describe_program, port_counts,
-            check_indices=check_indices, static_argnums=(4,), donate_argnums=(2, 3),
-        )  # fmt: skip
+        self.program = FunctionPrograms(name, check_indices=check_indices)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled program. Tensors and modules' weights are arguments, caches
@@ -149,20 +155,46 @@ class CompiledFunction:
             # A part of the program around it, whose state and weights it uses.
             return self._call_inside(args, kwargs)
         torch_transforms.refuse_transforms(self.program.name)
-        result, call = self._call_program(self.program, args, kwargs)
+        output = self.run_warm(args, kwargs)
+        if output is not None:
+            return output[0]
+        done = self._call_program(self._run_program, args, kwargs)
+        call = done.call
+        if not is_prepared_by_patches(self._function):
+            self._warm_calls.note(
+                args, kwargs, done.program, done.arguments, call, self.scan_layers
+            )
         call.retire_caches()
-        if self._donated:
-            call.mark_donated(self._donated, self.program.name)
+        if self._preparation.donated:
+            call.mark_donated(self._preparation.donated, self.program.name)
         # Not around the program, which jax may trace once more.
         with settled_numbers(call.numbers.values):
+            result = done.program.result(done.results)
             if not isinstance(result, OutputAndWrites):
-                return compat.as_torch(result)
+                return result
             return result.restore(call.divided, call.state, call.numbers.values)
 
+    def run_warm(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """What the function returns, if nothing has to be prepared for a call."""
+        return self._warm_calls.run(args, kwargs, self.scan_layers)
+
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """jax.stages.Lowered for these arguments."""
-        lowered, _ = self._call_program(self.program.lower, args, kwargs)
-        return lowered
+        """jax.stages.Lowered for these arguments; its inputs are arrays alone."""
+        program, arrays = self.program_of(*args, **kwargs)
+        return program.lower(arrays)
+
+    def program_of(self, *args: Any, **kwargs: Any) -> tuple[FlatProgram, list[Any]]:
+        """The program for these arguments, and its inputs."""
+
+        def use(
+            program: CallProgram,
+            arguments: ProgramArguments,
+            call: PreparedCall,
+            key: Hashable,
+        ) -> tuple[FlatProgram, list[Any]]:
+            return program.flat, program.arrays(arguments, call)
+
+        return self._call_program(use, args, kwargs)
 
     @property
     def modules(self) -> list[torch.nn.Module]:
@@ -182,16 +214,12 @@ class CompiledFunction:
         return self._function(*args, **kwargs)
 
     @cleared_if_spoiled()
-    def _call_program(
-        self, stage: Callable, args: tuple, kwargs: dict
-    ) -> tuple[Any, PreparedCall]:
-        """The result of the program, or of a method of it, for a call of the
-        function.
-        """
+    def _call_program(self, use: Use, args: tuple, kwargs: dict) -> Any:
+        """What is done with the program for a call of the function."""
         args, kwargs = prepare_arguments(self._function, args, kwargs)
         with trace_errors.explained(self._function, catch=trace_errors.is_of_code):
             try:
-                return self._run_stage(stage, args, kwargs)
+                return self._use_program(use, args, kwargs)
             except Exception as error:
                 if not trace_errors.asks_for_values(error):
                     raise
@@ -207,14 +235,14 @@ class CompiledFunction:
                 ) and self._decisions.compute_from_now_on(
                     prepare_call(), only_from_weights=True
                 ):
-                    return self._run_stage(stage, args, kwargs)
+                    return self._use_program(use, args, kwargs)
                 needed = self._decisions.find_needed_inputs(candidates, prepare_call)
                 if (
                     not needed
                     and is_of_library
                     and self._decisions.compute_from_now_on(prepare_call())
                 ):
-                    return self._run_stage(stage, args, kwargs)
+                    return self._use_program(use, args, kwargs)
                 if not needed or not is_of_library:
                     # Own code may be meant for any values, so that its author decides.
                     advice = advise(self._function, needed or candidates.others)
@@ -225,87 +253,99 @@ class CompiledFunction:
                     ):
                         raise
                 self._decisions.keep_on_host(needed)
-            return self._run_stage(stage, args, kwargs)
+            return self._use_program(use, args, kwargs)
 
-    def _run_stage(
-        self, stage: Callable, args: tuple, kwargs: dict
-    ) -> tuple[Any, PreparedCall]:
+    def _use_program(self, use: Use, args: tuple, kwargs: dict) -> Any:
         call = self._decisions.add_computed(self._prepare_call(args, kwargs))
         with randomness.call_generators(call.divided.generators):
             try:
-                arguments, signature = self._prepare_program(call)
+                arguments, key = self._choose_program(call)
+                for program in self.program.known(key):
+                    with contextlib.suppress(Retraced):
+                        return use(program, arguments, call, key)
+                program = self._capture_program(arguments, call, key)
             except NumbersChanged:
-                return self._run_stage(stage, args, kwargs)
-            call = call._replace(changed_caches=self._changed_caches[signature])
-            if stage is not self.program:
-                return stage(*arguments, signature=signature), call
-            run = functools.partial(self._served_states.run, self.program)
-            return run(signature, arguments, call), call
+                return self._use_program(use, args, kwargs)
+            return use(program, arguments, call, key)
 
-    def _prepare_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
-        """The program's arguments and a key of it. A new program is traced here, and
-        its constants checked.
+    def _run_program(
+        self,
+        program: CallProgram,
+        arguments: ProgramArguments,
+        call: PreparedCall,
+        key: Hashable,
+    ) -> _Done:
+        call.refuse_two_ways(program.changed_objects)
+        call = call._replace(changed_caches=program.changed_caches)
+        results = self._served_states.run(program, key, arguments, call)
+        return _Done(program, arguments, call, results)
+
+    def _capture_program(
+        self, arguments: ProgramArguments, call: PreparedCall, key: Hashable
+    ) -> CallProgram:
+        """A new program.
 
         Raises:
             NumbersChanged: the call has other numbers among its arguments now.
         """
-        arguments, key = self._choose_program(call)
-        weights, tensors, _, donated, static = arguments
-        run = functools.partial(self._run, static=static)
-        weights = self._rotary_tables.add_to(
-            weights, key, call.state.modules, run, tensors, donated
-        )
-        arguments = arguments._replace(weights=weights)
-        if key in self._overwrites:
-            call.refuse_two_ways(self._changed_objects[key])
-            arguments = keep_caches(arguments, self._read_caches[key])
-            return donate_overwritten(arguments, self._overwrites[key], call), key
-        overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
-        read_caches: tuple[int, ...] = ()
-        traced: Any = None
+        inputs = ProgramInputs.of(*arguments[:-1])
+
+        def run(arrays: list[Any]) -> Any:
+            return self._run_scanned(*inputs.unflatten(arrays), arguments.static)
+
         with self._numbers.fixed_by_errors(call):
-            try:
-                traced = self.program.trace(*arguments, signature=key)
-            except overwritten_arrays.OverwritesKnown as known:
-                overwrites, read_caches = known.overwrites, known.read_caches
-            # After the block: the exception refers to frames, and these to the arrays.
-            arguments = donate_overwritten(
-                keep_caches(arguments, read_caches), overwrites, call
+            captured = capture(
+                run,
+                inputs.flatten(*arguments[:-1]),
+                self.program.name,
+                checks_indices=self.program.checks_indices,
             )
-            if traced is None:
-                traced = self.program.trace(*arguments, signature=key)
         self._numbers.add_program(call, self._guards_of_trace)
-        check_constants(self.program.name, list(traced.jaxpr.consts))
-        if self._served_states.look(key, traced, arguments, call):
+        check_constants(self.program.name, list(captured.program.consts))
+        program = self.program.make(
+            captured,
+            inputs,
+            arguments,
+            call,
+            self._changed_caches,
+            self._changed_objects,
+        )
+        if self._served_states.look(key, program, arguments, call):
             self.program.forget_trace()
-        call.refuse_two_ways(self._objects_changed_in_trace)
-        self._changed_objects[key] = self._objects_changed_in_trace
-        self._overwrites[key], self._read_caches[key] = overwrites, read_caches
-        self._changed_caches[key] = self._changed_in_trace
-        return arguments, key
+        call.refuse_two_ways(program.changed_objects)
+        self.program.add(key, program)
+        return program
 
     def _choose_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
         """The arguments for the program whose comparisons of numbers have the outcomes
-        of a call, and its key.
+        of a call, with rotary tables, and its key.
+
+        Raises:
+            NumbersChanged: the call has other numbers among its arguments now.
         """
         branch = self._numbers.find_program(call) if call.numbers else 0
         arguments = call.arguments
         if branch:
             static = arguments.static._replace(branch=branch)
             arguments = arguments._replace(static=static)
-        key = (arguments.static, *call.shapes_key)
-        if key not in self._overwrites and self._numbers.learn(
+        key = (arguments.static, *call.shapes_key, current_surroundings())
+        if not self.program.knows(key) and self._numbers.learn(
             self._preparation.plain_numbers(call)
         ):
             raise NumbersChanged
-        return arguments, key
+        weights, tensors, donated, static = arguments
+        run = functools.partial(self._run, static=static)
+        weights = self._rotary_tables.add_to(
+            weights, key, call.state.modules, run, tensors, donated
+        )
+        return arguments._replace(weights=weights), key
 
     def traced_parts(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
         """(the function to trace for a call, the arrays to trace it with), without
         rotary tables.
         """
         call = self._prepare_call(args, kwargs)
-        weights, tensors, _, donated, static = call.arguments
+        weights, tensors, donated, static = call.arguments
 
         def run(weights: list, tensors: list, donated: list) -> Any:
             assert call.state is not None  # the key has only a weak reference to it
@@ -367,51 +407,14 @@ class CompiledFunction:
             if numbers.fixed:
                 raise NumbersFixed(frozenset(numbers.fixed))
             self._guards_of_trace = numbers.guards
-            self._changed_in_trace = find_changed_caches(
-                static.layout, donated, rebuilt
-            )
+            self._changed_caches = find_changed_caches(static.layout, donated, rebuilt)
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(
                 output, rebuilt, writes, state, *trace.find_changes()
             )
-            self._objects_changed_in_trace = changed_objects(results)
+            self._changed_objects = changed_objects(results)
         check_leaks(self._preparation.make_state(static.layout))
         return results
-
-    def _run_program(
-        self,
-        weights: list,
-        tensors: list,
-        overwritten: list,
-        donated: list,
-        static: StaticPart,
-    ) -> Any:
-        """Traced. As `_run_scanned`, with the arrays that are overwritten in an
-        argument of their own.
-
-        Raises:
-            OverwritesKnown: there are such arrays, and they are among the others; or
-                caches that it only reads.
-        """
-        weights, tensors = overwritten_arrays.join(
-            weights, tensors, overwritten, static.overwritten
-        )
-        tensors, donated = static.join_caches(tensors, donated)
-        result = self._run_scanned(weights, tensors, donated, static)
-        first_of_state = len(static.split_tensors(tensors)[0])
-        if (
-            not static.overwritten
-            and not static.read_caches
-            and not self.program.checks_indices
-        ):
-            overwrites = overwritten_arrays.find_overwrites(
-                result, weights, tensors, first_of_state, jax.tree.leaves(donated),
-                static.layout.tensors_named(static.donated),
-            )  # fmt: skip
-            read_caches = overwritten_arrays.find_read_caches(result, donated)
-            if overwrites or read_caches:
-                raise overwritten_arrays.OverwritesKnown(overwrites, read_caches)
-        return result
 
     def _run_scanned(
         self, weights: list, tensors: list, donated: list, static: StaticPart

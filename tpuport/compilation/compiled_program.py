@@ -1,23 +1,19 @@
-"""A jitted function that counts its compilations, and warns if one argument keeps
-causing them.
+"""A jitted function that counts its compilations, and whose random numbers are others
+in each call.
 """
 
-import contextlib
 import functools
 import inspect
 import logging
-import os
-import re
-import traceback
-from collections.abc import Callable, Hashable, Iterator
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import jax
 import torch
 
 from tpuport.compat import autocast, index_checks, randomness
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
+from tpuport.compilation.persistent_cache import explained_cache, use_persistent_cache
 from tpuport.errors import PortError
 from tpuport.hardware import (
     compiler_options,
@@ -29,64 +25,9 @@ from tpuport.internals.jax_internals import is_any_trace_under_way
 
 logger = logging.getLogger("tpuport")
 
-# Fewer compilations are normal in the life of a program: a prompt, a step, a second
-# length.
-_FIRST_WARNING = 4
-_VALUES_SHOWN = 4
 # The first counts the draws, the second has keys for them; more only if the code
 # changes from trace to trace.
 _MOST_TRACES = 4
-# What jax and XLA say of a program that is not the one that was asked for, and the name
-# of the function that is traced.
-_OTHER_PROGRAM = re.compile(
-    r"safe_zip\(\) argument|INVALID_ARGUMENT: .*RuntimeProgramInputMismatch"
-)
-_TRACED = "counted"
-
-
-class ShapeText(str):
-    """The description of a tensor; the description of any other argument is a plain
-    string.
-    """
-
-    __slots__ = ()
-
-
-class HostText(str):
-    """The description of a tensor whose values are a part of the program."""
-
-    __slots__ = ()
-
-
-class CounterText(str):
-    """The description of a number that a cache of a library keeps."""
-
-    __slots__ = ()
-
-
-class StateText(str):
-    """The description of a value that is not an argument, such as an attribute of a
-    module.
-    """
-
-    __slots__ = ()
-
-
-class ChangedArgument(NamedTuple):
-    """What one program has other than the one before it.
-
-    Attributes:
-        name: of the argument, or where a value of the function's state is: "cache.pos".
-        before, after: its descriptions.
-        kind: a "tensor" has another shape or dtype; a "value" is a Python value among
-            the arguments, a "state" one that the function reaches in another way, such
-            as an attribute of a module.
-    """
-
-    name: str
-    before: str
-    after: str
-    kind: Literal["tensor", "value", "state"]
 
 
 class Program:
@@ -99,48 +40,31 @@ class Program:
 
     Args:
         function: what is traced and compiled.
-        name: what warnings call it.
-        describe: returns, for the function's arguments, a description of each by name;
-            arguments with equal descriptions share a program, and one that is None is
-            not counted. None: nothing is warned about.
-        epoch: returns a key for the function's arguments. A new key means that earlier
-            programs were dropped on purpose, so that the count for warnings starts
-            again.
-        check_indices: whether the program checks its indices; None: if
-            TPUPORT_CHECK_INDICES asks for it. Nothing is donated then, so that the
-            caller has everything after an error.
+        name: what logs call it.
         updates_cache: as in `compiler_options`.
         jit_options: for `jax.jit`.
 
     Attributes:
         compilations: how often the function has been traced and compiled.
-        checks_indices: whether the program checks its indices.
+        checks_indices: whether the program checks its indices, as TPUPORT_CHECK_INDICES
+            asks for. Nothing is donated then, so that the caller has everything after
+            an error.
     """
 
     def __init__(
         self,
         function: Callable,
         name: str,
-        describe: Callable[..., dict[str, str] | None] | None = None,
-        epoch: Callable[..., Hashable] | None = None,
-        check_indices: bool | None = None,
         updates_cache: bool = False,
         **jit_options: Any,
     ) -> None:
         self.name = name
         self._updates_cache = updates_cache
         self.compilations = 0
-        self._forgotten = 0
-        if check_indices is None:
-            check_indices = index_checks.asked_for_by_environment()
-        self.checks_indices = check_indices
+        self.checks_indices = index_checks.asked_for_by_environment()
         if self.checks_indices:
             jit_options.pop("donate_argnums", None)
             jit_options.pop("donate_argnames", None)
-        self._describe = describe
-        self._epoch = epoch
-        self._current_epoch: Hashable = None
-        self._descriptions: list[dict[str, str]] = []
         self._draws: dict[Hashable, randomness.Draws] = {}
 
         # jax runs the Python function once for each new program, and only then.
@@ -158,7 +82,8 @@ class Program:
             ):
                 output = function(*args, **kwargs)
             # Afterwards: a trace that lacks keys is followed by one that has them.
-            self._count_compilation(args, kwargs)
+            self.compilations += 1
+            logger.debug("compiling %s, time %d", self.name, self.compilations)
             return output
 
         counted.__signature__ = _with_surroundings(inspect.signature(function))  # type: ignore[attr-defined]
@@ -171,7 +96,7 @@ class Program:
 
     def _jitted(self, arguments: Any) -> Any:
         """The jitted function with the compiler's options for these arguments."""
-        options = _options_of(arguments, self._updates_cache)
+        options = options_of(arguments, updates_cache=self._updates_cache)
         key = tuple(options.items())
         if key not in self._jitted_by_options:
             self._jitted_by_options[key] = self._jit(compiler_options=options)
@@ -205,7 +130,7 @@ class Program:
         moves_generators: bool,
     ) -> Any:
         process_watch.begin_call(self.name, (args, kwargs))
-        with _explained_cache(self.name):
+        with explained_cache(self.name):
             return self._call(
                 signature, args, kwargs, moves_generators=moves_generators
             )
@@ -245,11 +170,6 @@ class Program:
             self._jitted((args, kwargs)).trace, signature, args, kwargs
         )
 
-    def forget_trace(self) -> None:
-        """Count the last trace no longer: another program serves its calls."""
-        self.compilations -= 1
-        self._forgotten += 1
-
     @cleared_if_spoiled()
     def _with_keys(
         self,
@@ -287,56 +207,13 @@ class Program:
             fix="let the number of draws not depend on random choices in Python",
         )
 
-    def latest_changes(self) -> list[ChangedArgument]:
-        """What the program that was compiled last has other than the one before it, by
-        name.
-        """
-        if len(self._descriptions) < 2:
-            return []
-        before, after = self._descriptions[-2:]
-        return [
-            ChangedArgument(
-                name,
-                before.get(name, "absent"),
-                text,
-                _kind_of(before.get(name, text), text),
-            )
-            for name, text in after.items()
-            if before.get(name) != text
-        ]
-
-    def _count_compilation(self, args: tuple, kwargs: dict) -> None:
-        self.compilations += 1
-        logger.debug("compiling %s, time %d", self.name, self.compilations)
-        if self._describe is None:
-            return
-        if self._epoch is not None:
-            self._start_epoch(self._epoch(*args, **kwargs))
-        description = self._describe(*args, **kwargs)
-        if description is None:
-            return
-        self._descriptions.append(description)
-        count = len(self._descriptions)
-        # At 4, 8, 16, ...: who knows about it and goes on does not want to read it each
-        # time.
-        is_power_of_two = count & (count - 1) == 0
-        if count >= _FIRST_WARNING and is_power_of_two:
-            reason = _explain_recompilation(self._descriptions)
-            verb = "traced" if self._forgotten else "compiled"
-            logger.warning("%s has been %s %d times%s.", self.name, verb, count, reason)
-
-    def _start_epoch(self, epoch: Hashable) -> None:
-        if epoch != self._current_epoch:
-            self._current_epoch = epoch
-            self._descriptions.clear()
-
 
 def current_surroundings() -> Hashable:
     """The settings of torch that a program is made for."""
     return autocast.state(), torch.get_default_dtype()
 
 
-def _options_of(arguments: Any, updates_cache: bool) -> dict[str, str]:
+def options_of(arguments: Any, *, updates_cache: bool = False) -> dict[str, str]:
     """The options with which a program for these arguments is compiled."""
     # Asked for at each call: before the first, the answer would start jax before
     # several processes join.
@@ -369,15 +246,6 @@ def _first_array(tree: Any) -> jax.Array | None:
     return next((array for array in arrays if array is not None), None)
 
 
-def _kind_of(before: str, after: str) -> Literal["tensor", "value", "state"]:
-    if isinstance(after, StateText):
-        return "state"
-    # A number that has become a tensor is a change of a value.
-    if isinstance(before, ShapeText) and isinstance(after, ShapeText):
-        return "tensor"
-    return "value"
-
-
 def _with_surroundings(signature: inspect.Signature) -> inspect.Signature:
     """The signature with the argument that `Program` adds; jax looks up the names of
     static arguments there.
@@ -386,105 +254,3 @@ def _with_surroundings(signature: inspect.Signature) -> inspect.Signature:
     parameters = [*signature.parameters.values(), added]
     parameters.sort(key=lambda parameter: parameter.kind)
     return signature.replace(parameters=parameters)
-
-
-def _explain_recompilation(descriptions: list[dict[str, str]]) -> str:
-    """Which argument has had the most values, and what to do about it."""
-    values: dict[str, set[str]] = {
-        name: {description.get(name, "absent") for description in descriptions}
-        for name in descriptions[-1]
-    }
-
-    def count(name: str) -> tuple[int, bool]:
-        # What counts along with a length is not to blame for it.
-        has_shapes = any(isinstance(text, ShapeText) for text in values[name])
-        return len(values[name]), has_shapes
-
-    name = max(values, key=count, default="")
-    different = sorted(values.get(name, ()))
-    if len(different) < 2:
-        return " for the same arguments: its hooks, functions, attention or placement keep changing"
-    shown = ", ".join(different[:_VALUES_SHOWN])
-    return f": {name} keeps changing ({shown}). {_suggest_remedy(name, different)}"
-
-
-def _suggest_remedy(name: str, different: list[str]) -> str:
-    if any(isinstance(text, CounterText) for text in different):
-        return (
-            "The cache counts in Python: tpuport.generate keeps windows in a cache of its own, and a StaticCache made "
-            "of a config without sliding_window counts on the device"
-        )
-    if any(isinstance(text, StateText) for text in different):
-        return "Let it be a tensor on the device, which is an argument of the program, or leave it as it is"
-    if all(isinstance(text, HostText) for text in different):
-        return (
-            "Its values decide shapes: give it few different values, such as images of the same sizes "
-            "(docs/compiled-functions.md, 'Values that decide shapes')"
-        )
-    if not any(isinstance(text, ShapeText) for text in different):
-        if not all(map(is_number_text, different)):
-            return (
-                "It is a part of the program: pass what the code computes from it, as a tensor, or give it few "
-                "different values"
-            )
-        return (
-            f"Pass it as a tensor. tpuport.compile(..., traced=[{name!r}]) makes one of a number; the code must "
-            "not slice with it then (docs/compiled-functions.md, 'Your own objects')"
-        )
-    # A shape is written "float32(2, 5)": without dtypes, equal texts have equal sizes.
-    sizes = {text.partition("(")[2] for text in different}
-    if len(sizes) == 1:
-        return "Give it one dtype"
-    return "Pad it to a few fixed lengths"
-
-
-def is_number_text(text: str) -> bool:
-    """Whether a text is that of a number of Python's."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def _explained_cache(name: str) -> Iterator[None]:
-    """Explain what jax and XLA raise where the directory has the file of another
-    program in the place of this one's.
-
-    They notice that only by the numbers and shapes of arguments and results.
-    """
-    settings: Any = jax.config
-    try:
-        yield
-    except (ValueError, jax.errors.JaxRuntimeError) as error:
-        message = str(error)
-        if not settings.jax_compilation_cache_dir or not _OTHER_PROGRAM.match(message):
-            raise
-        # The same message may come from the function while it is traced.
-        if any(
-            frame.f_code.co_name == _TRACED
-            for frame, _ in traceback.walk_tb(error.__traceback__)
-        ):
-            raise
-        raise PortError(
-            "the compiled program that was kept on disk is another one, by its arguments or results",
-            where=f"{name}, in {settings.jax_compilation_cache_dir}",
-            fix="delete that directory; programs are compiled again",
-        ) from error
-
-
-def use_persistent_cache() -> None:
-    """Keep compiled programs on disk between runs, in the user's cache directory.
-
-    A directory that the user has set (JAX_COMPILATION_CACHE_DIR or jax.config) is left
-    alone. TPUPORT_COMPILATION_CACHE names another directory, or is "off".
-    """
-    requested = os.environ.get("TPUPORT_COMPILATION_CACHE", "")
-    settings: Any = jax.config
-    if requested == "off" or settings.jax_compilation_cache_dir:
-        return
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jax.config.update(
-        "jax_compilation_cache_dir", requested or str(home / "tpuport" / "xla")
-    )

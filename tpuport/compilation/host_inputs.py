@@ -119,12 +119,13 @@ def put_on_device(tensor: torch.Tensor) -> torch.Tensor:
 
 def small_counts(weights: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The few integers that models have as buffers, such as the stride of a
-    convolution: sizes follow from them.
+    convolution: sizes follow from them. By name: jax gives a dictionary back in this
+    order.
     """
     arrays = [
         array
         for named in weights
-        for array in named.values()
+        for _, array in sorted(named.items())
         if isinstance(array, jax.Array)
     ]
     return [

@@ -117,6 +117,10 @@ class ModelCall:
         return self._run(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if not is_tracing() and not compat.environment().enabled:
+            output = self._run_warm(args, kwargs)
+            if output is not None:
+                return output[0]
         # While another thread traces, the model has the weights of that trace.
         with trace_lock:
             runs_own = (
@@ -129,10 +133,18 @@ class ModelCall:
         if runs_own:
             return self.original(*args, **kwargs)
         torch_transforms.refuse_transforms(type(self.module).__name__)
-        _check_token_ids(
-            self.module, kwargs.get("input_ids", args[0] if args else None)
-        )
+        self._check_token_ids(args, kwargs)
         return self._run_compiled(args, kwargs)
+
+    def _run_warm(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """The result of a call that nothing has to be prepared for."""
+        torch_transforms.refuse_transforms(type(self.module).__name__)
+        self._check_token_ids(args, kwargs)
+        return self.compiled.run_warm(args, kwargs)
+
+    def _check_token_ids(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        _check_token_ids(self.module, ids)
 
     def _run_compiled(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run a program, or the code on the host where there can be none."""

@@ -1,13 +1,12 @@
 """Arrays that a program overwrites are donated to it, so that it writes into their
 memory instead of a copy.
 
-What a function overwrites is known once it has been traced: caches that are arguments,
-buffers of models, and tensors of its state, written to in place or replaced by others
-of the same form (`cache.k = torch.where(...)`); and arguments that the user donates.
-That trace ends with `OverwritesKnown`, and the next one has these arrays in a donated
-argument of the program. An array that anything else refers to, so that it could be read
-after the call, is copied before it is donated: the program stays the same, and the
-other sees what it had.
+What a function overwrites is known once it has been captured: caches that are
+arguments, buffers of models, and tensors of its state, written to in place or replaced
+by others of the same form (`cache.k = torch.where(...)`); and arguments that the user
+donates. An array that anything else refers to, so that it could be read after the call,
+is copied before it is donated: the program stays the same, and the other sees what it
+had.
 
 A cache that a function reads and does not return is not donated: no result could have
 its memory.
@@ -16,17 +15,14 @@ its memory.
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from tpuport.compilation.call_results import OutputAndWrites
-
-# The number of a tensor of the program, or the number of a model and the name of a
-# weight.
-Slot = int | tuple[int, str]
+from tpuport.compilation.program_inputs import Slot
 
 
 class Overwrite(NamedTuple):
@@ -43,24 +39,8 @@ class Overwrite(NamedTuple):
     kind: Literal["written", "replaced", "donated"]
 
 
-class OverwritesKnown(Exception):
-    """No error: it ends a trace that has shown which arrays a program overwrites.
-
-    Attributes:
-        overwrites: of these.
-        read_caches: numbers of the caches that it only reads.
-    """
-
-    def __init__(
-        self, overwrites: tuple[Overwrite, ...], read_caches: tuple[int, ...]
-    ) -> None:
-        super().__init__("the arrays that a program overwrites are known now")
-        self.overwrites = overwrites
-        self.read_caches = read_caches
-
-
 def find_read_caches(result: Any, caches: Sequence[Sequence[Any]]) -> tuple[int, ...]:
-    """Traced. The numbers of caches none of whose arrays has the form of a result."""
+    """The numbers of caches none of whose arrays has the form of a result."""
     forms = set(map(_form, jax.tree.leaves(result)))
     return tuple(
         number
@@ -71,22 +51,21 @@ def find_read_caches(result: Any, caches: Sequence[Sequence[Any]]) -> tuple[int,
 
 def find_overwrites(
     result: Any,
-    weights: Sequence[dict[str, Any]],
-    tensors: Sequence[Any],
+    arrays: Mapping[Slot, Any],
     first_of_state: int,
-    caches: Sequence[Any],
+    caches: Iterable[Any],
     donated: Iterable[int],
 ) -> tuple[Overwrite, ...]:
-    """Traced. The arrays whose memory results of the same form may take over, in the
-    order of these results.
+    """The arrays whose memory results of the same form may take over, in the order of
+    these results.
 
     jax gives donated arrays to results of their form in order, so that each gets its
     own.
 
     Args:
-        result: of the trace.
-        weights, tensors: arguments of the program; the state's tensors are the last of
-            these, from `first_of_state`.
+        result: of the captured function, by the forms of its arrays.
+        arrays: the tensors and weights; tensors of the state are numbered from
+            `first_of_state`.
         caches: the arrays in caches, which are donated beside these.
         donated: numbers of the tensors that the user donates.
     """
@@ -96,7 +75,7 @@ def find_overwrites(
     new = {
         overwrite: array
         for overwrite, array in new.items()
-        if _form(array) == _form(_array_at(overwrite.slot, weights, tensors))
+        if overwrite.slot in arrays and _form(array) == _form(arrays[overwrite.slot])
     }
     results = jax.tree.leaves(result)
     positions = {id(array): position for position, array in enumerate(results)}
@@ -107,8 +86,8 @@ def find_overwrites(
     for number in donated:
         if number in known:
             overwrites[overwrites.index(known[number])] = Overwrite(number, "donated")
-        elif free[_form(tensors[number])] > 0:
-            free[_form(tensors[number])] -= 1
+        elif free[_form(arrays[number])] > 0:
+            free[_form(arrays[number])] -= 1
             overwrites.append(Overwrite(number, "donated"))
     return tuple(overwrites)
 
@@ -140,51 +119,8 @@ def _overwriting_results(
     }
 
 
-def _array_at(
-    slot: Slot, weights: Sequence[dict[str, Any]], tensors: Sequence[Any]
-) -> Any:
-    if isinstance(slot, int):
-        return tensors[slot]
-    model, name = slot
-    return weights[model].get(name)
-
-
 def _form(array: Any) -> Hashable:
     return getattr(array, "shape", None), getattr(array, "dtype", None)
-
-
-def split(
-    weights: Sequence[dict[str, Any]], tensors: Sequence[Any], slots: Iterable[Slot]
-) -> tuple[list[dict[str, Any]], list[Any], list[Any]]:
-    """The weights and tensors that are not overwritten, and the arrays that are."""
-    overwritten = [_array_at(slot, weights, tensors) for slot in slots]
-    gone = set(slots)
-    other_weights = [
-        {name: array for name, array in arrays.items() if (model, name) not in gone}
-        for model, arrays in enumerate(weights)
-    ]
-    # An empty entry keeps the numbers of the others, and is nothing for jax.
-    others = [
-        None if number in gone else tensor for number, tensor in enumerate(tensors)
-    ]
-    return other_weights, others, overwritten
-
-
-def join(
-    weights: Sequence[dict[str, Any]],
-    tensors: Sequence[Any],
-    overwritten: Sequence[Any],
-    slots: Iterable[Slot],
-) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Weights and tensors as before `split`."""
-    weights, tensors = list(map(dict, weights)), list(tensors)
-    for slot, array in zip(slots, overwritten, strict=True):
-        if isinstance(slot, int):
-            tensors[slot] = array
-        else:
-            model, name = slot
-            weights[model][name] = array
-    return weights, tensors
 
 
 def own_arrays(

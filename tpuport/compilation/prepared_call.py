@@ -2,7 +2,6 @@
 caller, and the state.
 """
 
-import itertools
 import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -11,15 +10,15 @@ import jax
 import torch
 
 from tpuport import compat
-from tpuport.checkpoint import port_count
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.cache_arguments import retire_cache
 from tpuport.compilation.call_arguments import DividedArguments, shapes_key
 from tpuport.compilation.call_layout import Layout
 from tpuport.compilation.call_numbers import CallNumbers
 from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.compilation.compiled_program import CounterText, HostText, StateText
+from tpuport.compilation.compilation_count import CounterText, HostText, StateText
 from tpuport.compilation.donated_tensors import mark_donated
+from tpuport.compilation.program_inputs import Slot
 from tpuport.compilation.shared_tensors import WeightSlot
 from tpuport.errors import PortError
 from tpuport.objects import object_graph
@@ -41,15 +40,11 @@ class StaticPart(NamedTuple):
         state: the key of everything else that the function reaches.
         attention: the settings that the user has registered.
         donated: patterns of the names of arguments that the user donates.
-        overwritten: the weights and tensors that the program overwrites, as far as it
-            is known.
         shared: tensors of the state that are weights too, as of `weights_in_state`.
         decided: the values that the function computes and decides by; None if it is not
             to ask for any.
-        read_caches: (number, how many arrays) of each cache that the program only
-            reads. These arrays are the last of its tensors.
         numbers: of the call that are arguments of the program. Their array comes last
-            among the tensors, before those of such caches.
+            among the tensors.
         branch: which of the programs that differ in the outcomes of comparisons of
             these.
     """
@@ -59,10 +54,8 @@ class StaticPart(NamedTuple):
     state: StateKey[PythonState]
     attention: Hashable
     donated: tuple[str, ...]
-    overwritten: tuple[overwritten_arrays.Slot, ...] = ()
     shared: tuple[tuple[int, WeightSlot], ...] = ()
     decided: tuple[HostInput, ...] | None = None
-    read_caches: tuple[tuple[int, int], ...] = ()
     numbers: CallNumbers = CallNumbers({})
     branch: int = 0
 
@@ -75,19 +68,6 @@ class StaticPart(NamedTuple):
         count = end - len(self.state.state.tensors)
         array = tensors[end] if self.numbers else None
         return tensors[:count], tensors[count:end], array
-
-    def join_caches(
-        self, tensors: list[Any], donated: list[list[Any]]
-    ) -> tuple[list[Any], list[list[Any]]]:
-        """The tensors and the arrays of each cache as they were before
-        `keep_caches`.
-        """
-        count = len(tensors) - sum(size for _, size in self.read_caches)
-        rest = iter(tensors[count:])
-        caches = list(donated)
-        for number, size in self.read_caches:
-            caches[number] = list(itertools.islice(rest, size))
-        return tensors[:count], caches
 
 
 # Numbers of the objects that a program changes, among the arguments and in the state.
@@ -115,18 +95,14 @@ class ProgramArguments(NamedTuple):
     Attributes:
         weights: of each model, by name.
         tensors: among the arguments of the call, then those of the function's state;
-            None for one that is overwritten, and for one that is a weight.
-        overwritten: the weights and tensors that the program overwrites, which are
-            donated.
-        donated: the tensors of each cache, donated too. They come last, as caches are
-            in the output, the last result. Of one that the program only reads they are
-            the last of `tensors`.
+            None for one that is a weight.
+        donated: the tensors of each cache, which are donated unless the program only
+            reads them.
         static: what the program is made for.
     """
 
     weights: list[dict[str, Any]]
     tensors: list[Any]
-    overwritten: list[Any]
     donated: list[list[Any]]
     static: StaticPart
 
@@ -152,7 +128,7 @@ class PreparedCall(NamedTuple):
     @property
     def shapes_key(self) -> tuple[Hashable, ...]:
         """A key of the forms of the program's arguments."""
-        _, tensors, _, donated, _ = self.arguments
+        _, tensors, donated, _ = self.arguments
         return shapes_key(tensors), tuple(map(shapes_key, donated))
 
     @property
@@ -161,7 +137,7 @@ class PreparedCall(NamedTuple):
         static = self.arguments.static._replace(decided=None)
         return static, *self.shapes_key
 
-    def tensor_at(self, slot: overwritten_arrays.Slot) -> Any:
+    def tensor_at(self, slot: Slot) -> Any:
         """The caller's own tensor, or array, of a tensor of the program."""
         if not isinstance(slot, int):
             model, name = slot
@@ -171,9 +147,7 @@ class PreparedCall(NamedTuple):
             return self.divided.graph.leaves[leaves[slot]]
         return self.state.tensors[slot - len(leaves)]
 
-    def held_elsewhere(
-        self, slots: Sequence[overwritten_arrays.Slot]
-    ) -> set[overwritten_arrays.Slot]:
+    def held_elsewhere(self, slots: Sequence[Slot]) -> set[Slot]:
         """Which of these tensors are also anywhere else than in the objects of the
         call, of the state, or a model.
         """
@@ -184,7 +158,7 @@ class PreparedCall(NamedTuple):
             object_graph.count_places(graph.structure),
             self.state.count_references(),
         )
-        shared: set[overwritten_arrays.Slot] = set()
+        shared: set[Slot] = set()
         for slot in slots:
             tensors = [self.tensor_at(slot)]
             # The state has counted itself, and not the one place where the tensor is.
@@ -199,6 +173,48 @@ class PreparedCall(NamedTuple):
             ):
                 shared.add(slot)
         return shared
+
+    def own_overwritten(
+        self,
+        arrays: list[Any],
+        overwrites: Sequence[overwritten_arrays.Overwrite],
+        places: Sequence[int],
+        arguments: ProgramArguments,
+    ) -> None:
+        """Copy the arrays that a program overwrites and that others refer to.
+
+        Args:
+            arrays: the inputs of the program; copies take the places of these.
+            places: the numbers of the overwritten ones among these.
+            arguments: of the program, with which this call has all it has collected.
+        """
+        shared = self.held_elsewhere(
+            [slot for slot, kind in overwrites if kind == "replaced"]
+        )
+        to_copy = [
+            number for number, (slot, _) in enumerate(overwrites) if slot in shared
+        ]
+        # Of an array of jax itself, the caller's variable is one more reference.
+        free = [
+            number
+            for number, (slot, kind) in enumerate(overwrites)
+            if kind == "donated"
+            and isinstance(slot, int)
+            and isinstance(self.tensor_at(slot), jax.Array)
+        ]
+        places = places[: len(overwrites)]
+        overwritten = [arrays[place] for place in places]
+        # Twice, once for their places among the inputs: in any other place an array is
+        # an input that stays.
+        containers: list[Any] = [
+            overwritten, overwritten, arguments.tensors, self.divided.arrays,
+            *(part.values() for part in (*arguments.weights, *self.arguments.weights)),
+        ]  # fmt: skip
+        if arguments.tensors is not self.arguments.tensors:
+            containers.append(self.arguments.tensors)
+        owned = overwritten_arrays.own_arrays(overwritten, containers, to_copy, free)
+        for place, array in zip(places, owned, strict=True):
+            arrays[place] = array
 
     def refuse_two_ways(self, changed: ChangedObjects) -> None:
         """PortError if an object that the program changes is an argument, and is also
@@ -239,84 +255,13 @@ class PreparedCall(NamedTuple):
                 mark_donated(tensor, self.divided.graph.names[leaf], program)
 
 
-def keep_caches(
-    arguments: ProgramArguments, numbers: Sequence[int]
-) -> ProgramArguments:
-    """The arguments with the arrays of these caches among the tensors, so that they are
-    not donated.
-    """
-    if not numbers:
-        return arguments
-    read = [arguments.donated[number] for number in numbers]
-    donated = [
-        [] if number in numbers else arrays
-        for number, arrays in enumerate(arguments.donated)
-    ]
-    sizes = tuple(zip(numbers, map(len, read), strict=True))
-    static = arguments.static._replace(read_caches=sizes)
-    tensors = [*arguments.tensors, *itertools.chain.from_iterable(read)]
-    return arguments._replace(tensors=tensors, donated=donated, static=static)
-
-
-def donate_overwritten(
-    arguments: ProgramArguments,
-    overwrites: tuple[overwritten_arrays.Overwrite, ...],
-    call: PreparedCall,
-) -> ProgramArguments:
-    """The arguments with these arrays in the donated argument; copies of those that
-    others refer to.
-    """
-    if not overwrites:
-        return arguments
-    slots = tuple(overwrite.slot for overwrite in overwrites)
-    weights, tensors, overwritten = overwritten_arrays.split(
-        arguments.weights, arguments.tensors, slots
-    )
-    # All that this call has collected.
-    containers: list[Any] = [overwritten, arguments.tensors, call.divided.arrays]
-    containers += [
-        arrays.values() for arrays in (*arguments.weights, *call.arguments.weights)
-    ]
-    if arguments.tensors is not call.arguments.tensors:
-        containers.append(call.arguments.tensors)
-    shared = call.held_elsewhere(
-        [slot for slot, kind in overwrites if kind == "replaced"]
-    )
-    to_copy = [number for number, slot in enumerate(slots) if slot in shared]
-    # Of an array of jax itself, the caller's variable is one more reference.
-    free = [
-        number
-        for number, (slot, kind) in enumerate(overwrites)
-        if kind == "donated"
-        and isinstance(slot, int)
-        and isinstance(call.tensor_at(slot), jax.Array)
-    ]
-    owned = overwritten_arrays.own_arrays(overwritten, containers, to_copy, free)
-    static = arguments.static._replace(overwritten=slots)
-    return arguments._replace(
-        weights=weights, tensors=tensors, overwritten=owned, static=static
-    )
-
-
-def port_counts(
-    weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
-) -> Hashable:
-    """How often each model was ported: to port it once more drops its programs."""
-    return tuple(port_count(reference()) for reference, _ in static.models)  # type: ignore[arg-type]
-
-
-def describe_program(
-    weights: list, tensors: list, overwritten: list, donated: list, static: StaticPart
-) -> dict[str, str] | None:
+def describe_program(arguments: ProgramArguments) -> dict[str, str] | None:
     """What a program is made for, by name; None for the second and third of a number
     that code compares, which are normal: a window that fills, and is full.
     """
+    _, tensors, donated, static = arguments
     if 0 < static.branch < _COMMON_BRANCHES:
         return None
-    _, tensors = overwritten_arrays.join(
-        weights, tensors, overwritten, static.overwritten
-    )
-    tensors, donated = static.join_caches(tensors, donated)
     texts: dict[str, str] = {
         name: StateText(text) for name, text in static.state.describe().items()
     }

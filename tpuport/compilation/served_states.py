@@ -13,7 +13,7 @@ still the same arrays; the program then makes the very same values.
 
 import collections
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from tpuport.compat.jaxprs import keep_used_arguments
 from tpuport.compilation.call_arguments import shapes_key
 from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.compilation.compiled_program import Program, current_surroundings
+from tpuport.compilation.compiled_program import current_surroundings
+from tpuport.compilation.function_programs import CallProgram
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
 from tpuport.compilation.value_numbers import ValueNumbers
 
@@ -38,35 +39,29 @@ class Run(NamedTuple):
     """A program that has run, and has left something in the state.
 
     Attributes:
-        traced: as jax has traced it.
-        form: its arguments without the arrays, which would live as long as this.
-        inputs: its latest arrays by slot, in the order of its jaxpr.
+        program: the program.
+        key: of it.
+        inputs: its latest arrays by slot, in the order of its inputs.
         shardings: of these.
-        signature: as in `Program`, and `surroundings`.
         results: the arrays that it returned then, by number.
     """
 
-    traced: Any
-    form: ProgramArguments
+    program: CallProgram
+    key: Hashable
     inputs: dict[Slot, Reference]
     shardings: tuple[Any, ...]
-    signature: Hashable
-    surroundings: Hashable
     results: dict[int, Reference]
 
-    def note(self, arguments: ProgramArguments, result: Any) -> bool:
-        """Remember what the program was given, and has returned, now. False if the
-        arguments have another structure (a weight has got a second name), or two of
-        them one slot.
+    def note(self, arrays: Sequence[Any], results: Sequence[Any]) -> bool:
+        """Remember what the program was given, and has returned, now. False if two of
+        its inputs have one slot.
         """
-        arrays, structure = jax.tree.flatten(arguments[:-1])
-        same_structure = structure == jax.tree.structure(self.form[:-1])
-        if not same_structure or len(arrays) != len(self.inputs):
+        if len(arrays) != len(self.inputs):
             return False
         # Both: a result says nothing of other inputs than those that it was made of.
         self.inputs.update(zip(self.inputs, map(weakref.ref, arrays), strict=True))
         self.results.clear()
-        self.results.update(enumerate(map(weakref.ref, jax.tree.leaves(result))))
+        self.results.update(enumerate(map(weakref.ref, results)))
         return True
 
 
@@ -75,30 +70,23 @@ class ServedState(NamedTuple):
 
     Attributes:
         run: of the program.
-        sources: for each of its arguments the number of an argument of the state's own
-            trace, or zeros for what it does not read.
-        results: for each result of that trace ("result", number of the program's) or
-            ("argument", number of an argument of the trace).
-        structure: of that trace's results.
-        same: arguments of that trace that have to be these arrays.
+        sources: for each of its inputs the number of an input of the state's own
+            program, or zeros for what it does not read.
+        results: for each result of that program ("result", number of this one's) or
+            ("argument", number of an input of that program).
+        same: inputs of that program that have to be these arrays.
     """
 
     run: Run
     sources: tuple[int | jax.Array, ...]
     results: tuple[tuple[str, int], ...]
-    structure: Any
     same: tuple[tuple[int, Reference], ...]
 
-    def arguments(
-        self, call: ProgramArguments, surroundings: Hashable
-    ) -> ProgramArguments | None:
-        """The program's arguments for a call in this state; None if the state is no
-        longer the one that the program has left.
+    def inputs(self, arrays: Sequence[Any]) -> list[Any] | None:
+        """The program's inputs for a call in this state; None if the state is no longer
+        the one that the program has left.
         """
-        arrays = jax.tree.leaves(call[:-1])
-        if surroundings != self.run.surroundings or any(
-            arrays[number] is not reference() for number, reference in self.same
-        ):
+        if any(arrays[number] is not reference() for number, reference in self.same):
             return None
         inputs = [
             arrays[source] if isinstance(source, int) else source
@@ -106,18 +94,14 @@ class ServedState(NamedTuple):
         ]
         if tuple(array.sharding for array in inputs) != self.run.shardings:
             return None
-        form = self.run.form
-        parts = jax.tree.unflatten(jax.tree.structure(form[:-1]), inputs)
-        return _with_parts(form, parts)
+        return inputs
 
-    def result(self, result: Any, call: ProgramArguments) -> Any:
+    def results_of(self, results: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
         """What the state's own program would have returned."""
-        results, inputs = jax.tree.leaves(result), jax.tree.leaves(call[:-1])
-        leaves = [
-            results[number] if kind == "result" else inputs[number]
+        return [
+            results[number] if kind == "result" else arrays[number]
             for kind, number in self.results
         ]
-        return jax.tree.unflatten(self.structure, leaves)
 
 
 class ServedStates:
@@ -127,151 +111,114 @@ class ServedStates:
         self._runs: collections.OrderedDict[Hashable, Run] = collections.OrderedDict()
         # By the key of each state's own program; None where no other serves it.
         self._served: dict[Hashable, ServedState | None] = {}
-        self._traced: dict[Hashable, Any] = {}
 
     def look(
         self,
         key: Hashable,
-        traced: Any,
+        program: CallProgram,
         arguments: ProgramArguments,
         call: PreparedCall,
     ) -> bool:
-        """Look for a program that serves the state of a call, whose own has been traced
-        for the first time.
+        """Look for a program that serves the state of a call, whose own has been
+        captured.
         """
-        run = self._runs.get(_call_key(arguments, call))
+        run = self._runs.get(_call_key(key, arguments, call))
         served = None
         if run is not None:
-            served = _Comparison(run, traced, arguments, call).served()
+            served = _Comparison(run, program, arguments, call).served()
         self._served[key] = served
-        if served is None:
-            self._traced = {key: traced}
         return served is not None
 
     def run(
         self,
-        program: Program,
+        program: CallProgram,
         key: Hashable,
         arguments: ProgramArguments,
         call: PreparedCall,
-    ) -> Any:
-        """The result of a state's own program, or of one that serves the state."""
-        surroundings = current_surroundings()
+    ) -> list[Any]:
+        """The results of a state's own program, or of one that serves the state."""
+        arrays = program.arrays(arguments, call)
         served = self._served.get(key)
         if served is not None:
-            inputs = served.arguments(arguments, surroundings)
+            inputs = served.inputs(arrays)
             if inputs is not None:
-                result = program(*inputs, signature=served.run.signature)
-                served.run.note(inputs, result)
-                return served.result(result, arguments)
-        result = program(*arguments, signature=key)
-        self._note(key, arguments, call, surroundings, result)
-        return result
+                results = served.run.program.flat(inputs)
+                served.run.note(inputs, results)
+                return served.results_of(results, arrays)
+        results = program.flat(arrays)
+        result = program.flat.captured.results
+        if isinstance(result, OutputAndWrites) and result.state_changes is not None:
+            self._note(key, program, arrays, results, arguments, call)
+        return results
 
     def _note(
         self,
         key: Hashable,
+        program: CallProgram,
+        arrays: Sequence[Any],
+        results: Sequence[Any],
         arguments: ProgramArguments,
         call: PreparedCall,
-        surroundings: Hashable,
-        result: Any,
     ) -> None:
-        """Note that a state's own program has run."""
-        traced = self._traced.pop(key, None)
-        if not isinstance(result, OutputAndWrites) or result.state_changes is None:
-            return
-        call_key = _call_key(arguments, call)
+        """Note that a program has run which leaves something in the state."""
+        call_key = _call_key(key, arguments, call)
         run = self._runs.get(call_key)
-        if run is None or run.signature != key:
-            if traced is None:
-                return
-            run = _new_run(key, traced, arguments, call, surroundings)
+        if run is None or run.program is not program:
+            slots = _slots(program, call)
+            inputs = dict(zip(slots, map(weakref.ref, arrays), strict=True))
+            shardings = tuple(array.sharding for array in arrays)
+            run = Run(program, key, inputs, shardings, {})
             self._runs[call_key] = run
-        if not run.note(arguments, result):
+        if not run.note(arrays, results):
             del self._runs[call_key]
         if len(self._runs) > _MOST_RUNS:
             self._runs.popitem(last=False)
 
 
-def _new_run(
-    key: Hashable,
-    traced: Any,
-    arguments: ProgramArguments,
-    call: PreparedCall,
-    surroundings: Hashable,
-) -> Run:
-    slots, arrays = _slots(arguments, call), jax.tree.leaves(arguments[:-1])
-    form = _with_parts(arguments, jax.tree.map(lambda _: 0, arguments[:-1]))
-    inputs = dict(zip(slots, map(weakref.ref, arrays), strict=True))
-    shardings = tuple(array.sharding for array in arrays)
-    return Run(traced, form, inputs, shardings, key, surroundings, {})
-
-
-def _with_parts(arguments: ProgramArguments, parts: Any) -> ProgramArguments:
-    """The arguments with others in place of all that are arrays."""
-    weights, tensors, overwritten, donated = parts
-    return ProgramArguments(weights, tensors, overwritten, donated, arguments.static)
-
-
-def _call_key(arguments: ProgramArguments, call: PreparedCall) -> Hashable:
+def _call_key(
+    key: Hashable, arguments: ProgramArguments, call: PreparedCall
+) -> Hashable:
     """Equal for calls that differ in nothing but the state of the function."""
     static = arguments.static
     return (
         static.layout, static.models, static.attention, static.donated, static.decided,
-        shapes_key(call.divided.arrays), tuple(map(shapes_key, call.divided.donated)),
+        shapes_key(call.divided.arrays), tuple(map(shapes_key, call.divided.donated)), current_surroundings(),
     )  # fmt: skip
 
 
-def _slots(arguments: ProgramArguments, call: PreparedCall) -> list[Slot]:
-    """What each array among the arguments is, in the order of the program's jaxpr."""
-    static = arguments.static
+def _slots(program: CallProgram, call: PreparedCall) -> list[Slot]:
+    """What each input of a program is, in order."""
     tensors: list[Slot] = [
         ("argument", number) for number in range(len(call.divided.arrays))
     ]
     tensors += [("state", path) for path, _ in call.state.located_tensors()]
-    tensors += [("numbers", ())] if static.numbers else []
-    tensors += [
-        ("cache", (number, index))
-        for number, size in static.read_caches
-        for index in range(size)
-    ]
-
-    def slot_at(path: tuple[Any, ...]) -> Slot:
-        steps: list[Any] = [
-            getattr(key, "idx", getattr(key, "key", None)) for key in path
-        ]
-        part, *inner = steps
-        match part:
-            case 0:
-                return "weight", tuple(inner)
-            case 1:
-                return tensors[inner[0]]
-            case 2:
-                slot = static.overwritten[inner[0]]
-                return ("weight", slot) if isinstance(slot, tuple) else tensors[slot]
-        return "cache", tuple(inner)
-
-    pairs, _ = jax.tree_util.tree_flatten_with_path(tuple(arguments[:-1]))
-    return [slot_at(path) for path, _ in pairs]
+    tensors += [("numbers", ())] if call.numbers else []
+    return program.inputs.labels(tensors)
 
 
 class _Comparison:
-    """A program that has run, beside the trace of a call in the state after it.
+    """A program that has run, beside the one of a call in the state after it.
 
     Args:
         run: of the program.
-        traced: the state's own program.
+        program: the state's own.
         arguments: of the call.
     """
 
     def __init__(
-        self, run: Run, traced: Any, arguments: ProgramArguments, call: PreparedCall
+        self,
+        run: Run,
+        program: CallProgram,
+        arguments: ProgramArguments,
+        call: PreparedCall,
     ) -> None:
         self._run = run
-        self._traced = traced
-        self._arguments = arguments
-        self._slots = _slots(arguments, call)
-        self._arrays = jax.tree.leaves(arguments[:-1])
+        self._program = program
+        self._first, self._second = (
+            each.flat.captured.program for each in (run.program, program)
+        )
+        self._slots = _slots(program, call)
+        self._arrays = program.inputs.flatten(*arguments[:-1])
         self._numbers = ValueNumbers()
         self._inputs = {
             slot: self._numbers.number_of(slot) for slot in (*run.inputs, *self._slots)
@@ -285,9 +232,7 @@ class _Comparison:
         if sources is None:
             return None
         run_inputs = [self._inputs[slot] for slot in self._run.inputs]
-        run_results, run_effects = self._numbers.outputs(
-            self._run.traced.jaxpr, run_inputs
-        )
+        run_results, run_effects = self._numbers.outputs(self._first, run_inputs)
         memos = self._find_memos(run_results)
         if memos is None:
             return None
@@ -295,7 +240,7 @@ class _Comparison:
             memos.get(number, self._inputs[slot])
             for number, slot in enumerate(self._slots)
         ]
-        results, effects = self._numbers.outputs(self._traced.jaxpr, inputs)
+        results, effects = self._numbers.outputs(self._second, inputs)
         places = {number: ("argument", index) for index, number in enumerate(inputs)}
         places |= {
             number: ("result", index) for index, number in enumerate(run_results)
@@ -305,36 +250,40 @@ class _Comparison:
         if effects != run_effects or not places.keys() >= set(results):
             return None
         return ServedState(
-            self._run, sources, tuple(places[number] for number in results),
-            jax.tree.structure(self._traced.out_info), self._find_same(memos),
-        )  # fmt: skip
+            self._run,
+            sources,
+            tuple(places[number] for number in results),
+            self._find_same(memos),
+        )
 
     def _are_comparable(self) -> bool:
         """Whether each argument of both programs has a slot of its own, and none that
         the first overwrites has to stay.
         """
-        # Random numbers are further arguments, and would be drawn for another program.
-        counts = [
-            len(traced.jaxpr.jaxpr.invars)
-            for traced in (self._run.traced, self._traced)
-        ]
-        has_slots = counts == [len(self._run.inputs), len(set(self._slots))]
-        first, first_of_run = (
-            len(jax.tree.leaves(part[:2])) for part in (self._arguments, self._run.form)
+        # Random numbers would be drawn for another program.
+        programs = (self._run.program, self._program)
+        if any(program.flat.captured.draws for program in programs):
+            return False
+        counts = [len(program.in_avals) for program in (self._first, self._second)]
+        if counts != [len(self._run.inputs), len(set(self._slots))]:
+            return False
+        of_run, of_state = (
+            {slots[number] for number in program.flat.donated}
+            for slots, program in zip(
+                (list(self._run.inputs), self._slots), programs, strict=True
+            )
         )
-        overwritten = set(list(self._run.inputs)[first_of_run:])
-        return has_slots and overwritten <= set(self._slots[first:])
+        return of_run <= of_state
 
     def _find_sources(self) -> tuple[int | jax.Array, ...] | None:
         """Where the program's arguments are among those of the call; None if one that
         it reads is not there.
         """
         places = {slot: number for number, slot in enumerate(self._slots)}
-        program = self._run.traced.jaxpr
-        read = _read_arguments(program)
+        read = _read_arguments(self._first)
         sources: list[int | jax.Array] = []
         for number, slot in enumerate(self._run.inputs):
-            aval = program.jaxpr.invars[number].aval
+            aval = self._first.in_avals[number]
             form = (aval.shape, aval.dtype)
             place = places.get(slot)
             array = None if place is None else self._arrays[place]
@@ -352,7 +301,7 @@ class _Comparison:
         that is read is no such result.
         """
         memos = {}
-        for number in _read_arguments(self._traced.jaxpr):
+        for number in _read_arguments(self._second):
             if self._slots[number] in self._run.inputs:
                 continue
             array = self._arrays[number]

@@ -68,7 +68,7 @@ class ValueDecisions:
 
         def can_trace(names: Sequence[str]) -> bool:
             call = prepare_call(names)
-            weights, tensors, _, donated, static = call.arguments
+            weights, tensors, donated, static = call.arguments
             run = functools.partial(self._run, static=static)
             try:
                 with (
@@ -125,7 +125,7 @@ class ValueDecisions:
         """The values that the function decides by in this call; None if it asks for too
         many, or for others than it may.
         """
-        weights, tensors, _, donated, static = call.arguments
+        weights, tensors, donated, static = call.arguments
         key = (
             static,
             shapes_key(tensors),

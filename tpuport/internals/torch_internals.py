@@ -402,7 +402,6 @@ def _do_versions_follow_changes() -> bool:
     """Whether the version of a dictionary is another one after each kind of change, and
     the same as long as nothing changes.
     """
-
     version_of = dictionary_versions()
 
     class Owner:

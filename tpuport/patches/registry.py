@@ -219,8 +219,16 @@ def prepared(
     """
     # A copy, because preparations may change their arguments in place.
     args, changed = tuple(args), dict(kwargs)
+    for function in preparations_for(module):
+        args, changed = function(module, args, changed)
+    return args, changed
+
+
+def preparations_for(module: Any) -> list[Any]:
+    """The `before_tracing` functions for calls of a module, in order."""
+    functions: list[Any] = []
     if _strictness == "off":
-        return args, changed
+        return functions
     for cls in reversed(type(module).__mro__):
         # A derived class that overrides forward has its own signature; the base's
         # forward is met inside the trace.
@@ -228,9 +236,8 @@ def prepared(
             cls, "forward", None
         )
         if runs_forward_of:
-            for function in _preparations_of(cls):
-                args, changed = function(module, args, changed)
-    return args, changed
+            functions += _preparations_of(cls)
+    return functions
 
 
 def _preparations_of(cls: type) -> list[Any]:

@@ -15,7 +15,11 @@ import torch
 
 from tpuport.compat.convert import is_ported, wrap
 from tpuport.compat.operators.declarations import Method
-from tpuport.internals.torch_internals import make_wrapper, torch_pytree
+from tpuport.internals.torch_internals import (
+    make_wrapper,
+    torch_pytree,
+    without_subclass_functions,
+)
 from tpuport.internals.torchax_internals import array_of
 
 # A torchax tensor.
@@ -57,9 +61,13 @@ def _usual_dtype(array: jax.Array) -> torch.dtype:
 
 def _dtype(tensor: Ported) -> torch.dtype:
     dtype = _usual_dtype(array_of(tensor))
+    if dtype is not torch.int64:
+        return dtype
+    # torch's own property would come back here, by way of `__torch_function__`.
+    with without_subclass_functions():
+        declared = _declared_dtype(tensor)
     # The array may be another than the tensor was made with, and of another kind.
-    is_narrow = dtype is torch.int64 and _declared_dtype(tensor) is torch.int32
-    return torch.int32 if is_narrow else dtype
+    return torch.int32 if declared is torch.int32 else dtype
 
 
 def declare(tensor: Ported, dtype: torch.dtype) -> Ported:

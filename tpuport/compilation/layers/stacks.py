@@ -397,6 +397,15 @@ def _unstack_weight(model: torch.nn.Module, rows: dict[str, StackedWeight]) -> N
         _put_weight(model, name, compat.wrap(arrays[tensor.row]))
 
 
+def stacked_arrays(tensors: Mapping[str, Any]) -> dict[int, StackedArray]:
+    """The stacked arrays that tensors are rows of, by the id of the array."""
+    return {
+        id(tensor.stacked.array): tensor.stacked
+        for tensor in tensors.values()
+        if isinstance(tensor, StackedWeight)
+    }
+
+
 def split_stacked(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A model's tensors by name as (stacked arrays by name, the tensors that are not
     stacked).

@@ -89,6 +89,13 @@ class PythonState(StateWalk):
         """Whether nothing has changed."""
         return self._watched.are_same()
 
+    @property
+    def version(self) -> object:
+        """Another object after each change of a dictionary that is watched, were it of
+        weights, which are no part of the state.
+        """
+        return self._watched.version
+
     def renewed(self) -> "PythonState | None":
         """The state of the same key with the tensors and varying numbers that are there
         now; None if anything else has changed.

@@ -46,6 +46,8 @@ class WatchedValues:
         owner: the number of the object for which the next containers are watched.
         settings: torch's own, when the watch began.
         values: all that was referred to when `remember` was called.
+        version: another object after each change of a dictionary; after each comparison
+            where torch does not tell versions.
     """
 
     def __init__(self) -> None:
@@ -211,6 +213,7 @@ class WatchedValues:
         in no dictionary.
         """
         self._versions = versions
+        self.version = object()
         self._classes = list(map(type, self._instances))
         self._others = list(self._observe_others())
 

@@ -1,0 +1,170 @@
+"""The programs of one compiled function."""
+
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import torch
+
+from tpuport import compat
+from tpuport.checkpoint import port_count
+from tpuport.compat import index_checks
+from tpuport.compat.convert import NarrowIntegers
+from tpuport.compilation import overwritten_arrays
+from tpuport.compilation.call_results import OutputAndWrites
+from tpuport.compilation.capture import Captured
+from tpuport.compilation.compilation_count import CompilationCount
+from tpuport.compilation.flat_program import FlatProgram, Retraced
+from tpuport.compilation.persistent_cache import use_persistent_cache
+from tpuport.compilation.prepared_call import (
+    ChangedObjects,
+    PreparedCall,
+    ProgramArguments,
+    describe_program,
+)
+from tpuport.compilation.program_inputs import ProgramInputs
+
+
+class CallProgram(NamedTuple):
+    """A program, and what it does to what a call gives it.
+
+    Attributes:
+        flat: the program.
+        inputs: the order of its inputs.
+        overwrites: the arrays among these that are overwritten.
+        changed_caches: numbers of the caches among the arguments that it changes.
+        changed_objects: the objects that it changes.
+        structure: of what the function gives.
+        dtypes: torch.int32 for each tensor of that dtype, None for others; None in
+            place of all if the program changes anything for the caller.
+    """
+
+    flat: FlatProgram
+    inputs: ProgramInputs
+    overwrites: tuple[overwritten_arrays.Overwrite, ...]
+    changed_caches: tuple[int, ...]
+    changed_objects: ChangedObjects
+    structure: Any
+    dtypes: tuple[torch.dtype | None, ...] | None
+
+    def arrays(self, arguments: ProgramArguments, call: PreparedCall) -> list[Any]:
+        """The program's inputs for a call; copies of those that are overwritten and
+        that others refer to.
+
+        Raises:
+            Retraced: the call has other inputs.
+        """
+        arrays = self.inputs.flatten(*arguments[:-1])
+        # A weight may have got a second name, and another one been replaced.
+        names = tuple(map(tuple, arguments.weights))
+        if names != self.inputs.weights or len(arrays) != self.flat.count:
+            raise Retraced
+        if self.overwrites:
+            call.own_overwritten(arrays, self.overwrites, self.flat.donated, arguments)
+        return arrays
+
+    def result(self, results: Sequence[Any]) -> Any:
+        """The results in the form that the function gave them; tensors, unless they are
+        an `OutputAndWrites`.
+        """
+        if self.dtypes is not None:
+            results = compat.wrap_all(results, self.dtypes)
+        return self.structure.unflatten(results)
+
+
+class FunctionPrograms(CompilationCount):
+    """The programs of a function, by their keys.
+
+    Args:
+        name: what warnings call the function.
+        check_indices: whether they check their indices; None: if
+            TPUPORT_CHECK_INDICES asks for it. Nothing is donated then, so that the
+            caller has everything after an error.
+
+    Attributes:
+        checks_indices: whether they do.
+    """
+
+    def __init__(self, name: str, *, check_indices: bool | None) -> None:
+        super().__init__(name)
+        if check_indices is None:
+            check_indices = index_checks.asked_for_by_environment()
+        self.checks_indices = check_indices
+        # Several of one key differ in the forms of weights, or in settings of jax.
+        self._programs: dict[Hashable, list[CallProgram]] = {}
+        use_persistent_cache()
+
+    def knows(self, key: Hashable) -> bool:
+        """Whether there is a program with this key."""
+        return key in self._programs
+
+    def known(self, key: Hashable) -> Iterator[CallProgram]:
+        """The programs with a key, the one that was used last first."""
+        programs = self._programs.get(key, [])
+        for number, program in enumerate(tuple(programs)):
+            if number:
+                programs.remove(program)
+                programs.insert(0, program)
+            yield program
+
+    def add(self, key: Hashable, program: CallProgram) -> None:
+        """Keep a program."""
+        self._programs.setdefault(key, []).insert(0, program)
+
+    def make(
+        self,
+        captured: Captured,
+        inputs: ProgramInputs,
+        arguments: ProgramArguments,
+        call: PreparedCall,
+        changed_caches: tuple[int, ...],
+        changed_objects: ChangedObjects,
+    ) -> CallProgram:
+        """The program of a function that has been captured for a call.
+
+        Args:
+            changed_caches, changed_objects: as of `CallProgram`.
+        """
+        models = arguments.static.models
+        self.count(
+            describe_program(arguments),
+            epoch=tuple(port_count(reference()) for reference, _ in models),  # type: ignore[arg-type]
+        )
+        places = inputs.places()
+        arrays = inputs.flatten(*arguments[:-1])
+        overwrites = overwritten_arrays.find_overwrites(
+            captured.results,
+            {slot: arrays[place] for slot, place in places.items()},
+            len(call.divided.arrays),
+            itertools.chain.from_iterable(arguments.donated),
+            arguments.static.layout.tensors_named(arguments.static.donated),
+        )
+        read = overwritten_arrays.find_read_caches(captured.results, arguments.donated)
+        donated = [places[overwrite.slot] for overwrite in overwrites]
+        # Last: caches are in the output, which is the last result.
+        for number in range(len(arguments.donated)):
+            donated += () if number in read else inputs.of_cache(number)
+        flat = FlatProgram(
+            self.name, captured, donated, checks_indices=self.checks_indices
+        )
+        overwrites = () if self.checks_indices else overwrites
+        structure, dtypes = _form_of_results(captured.results)
+        return CallProgram(
+            flat, inputs, overwrites, changed_caches, changed_objects, structure, dtypes
+        )
+
+
+def _form_of_results(
+    results: Any,
+) -> tuple[Any, tuple[torch.dtype | None, ...] | None]:
+    """`structure` and `dtypes` of `CallProgram`."""
+    if isinstance(results, OutputAndWrites):
+        return jax.tree.structure(results), None
+    leaves, structure = jax.tree.flatten(
+        results, is_leaf=lambda part: isinstance(part, NarrowIntegers)
+    )
+    dtypes = (
+        torch.int32 if isinstance(leaf, NarrowIntegers) else None for leaf in leaves
+    )
+    return structure, tuple(dtypes)
