@@ -11,6 +11,7 @@ from tpuport.compilation.call_arguments import prepare_arguments
 from tpuport.compilation.compile_api import compile
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.compiled_program import Program
+from tpuport.compilation.function_programs import FunctionPrograms
 from tpuport.compilation.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.lost_values import (
     LostValue,
@@ -28,7 +29,7 @@ from tpuport.compilation.persistent_cache import use_persistent_cache
 from tpuport.compilation.shared_tensors import keep_shared
 
 __all__ = [
-    "CompiledFunction", "LostValue", "OwnForward", "Program", "WrittenInLoop",
+    "CompiledFunction", "FunctionPrograms", "LostValue", "OwnForward", "Program", "WrittenInLoop",
     "check_constants", "claim_cache", "cleared_if_spoiled", "collect_weights", "compile", "keep_shared",
     "prepare_arguments", "refuse_retired", "resume_cache",
     "settings_key", "use_persistent_cache", "use_weights", "use_weights_in_loop",

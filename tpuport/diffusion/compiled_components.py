@@ -99,8 +99,8 @@ class CompiledForward:
         self.own.set_scan_layers(True if enabled else None)
 
     @property
-    def program(self) -> compilation.Program:
-        """The program underneath; `program.compilations` counts."""
+    def program(self) -> compilation.FunctionPrograms:
+        """The programs underneath; `program.compilations` counts."""
         return self.compiled.program
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

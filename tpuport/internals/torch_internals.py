@@ -407,7 +407,7 @@ def _do_versions_follow_changes() -> bool:
     class Owner:
         name = 0
 
-    owner = Owner()
+    owner: Any = Owner()
     owner.value = 0
     namespace = vars(owner)
     [of_class] = [
