@@ -83,6 +83,19 @@ def test_no_gradient_that_torch_has_not():
             gradient(jnp.ones(3))
 
 
+def test_gradients_are_torchs():
+    def loss(s, q):
+        return torch.special.zeta(s, q).sin().sum()
+
+    s, q = torch.tensor(2.5), (X.abs() + 1).requires_grad_()
+    (expected,) = torch.autograd.grad(loss(s, q), [q])
+    # torch has none for the power, which is not asked for.
+    gradient = jax.grad(_on_arrays(loss), argnums=1)
+    for function in (gradient, jax.jit(gradient)):
+        mine = function(jnp.asarray(2.5), jnp.asarray(q.detach().numpy()))
+        np.testing.assert_allclose(mine, expected.numpy(), rtol=1e-5)
+
+
 def test_large_arrays_do_not_wait_for_themselves():
     x = jnp.ones((2000, 2000))
     compiled = jax.jit(airy)

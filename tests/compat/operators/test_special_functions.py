@@ -25,17 +25,6 @@ def test_digamma(agree):
     agree(torch.digamma, torch.tensor([True, False]))
 
 
-@pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 3.0, 2.5])
-def test_zeta(agree, power):
-    agree(lambda q: torch.special.zeta(torch.full_like(q, power), q), X, tolerance=1e-4, eager=False)
-
-
-@pytest.mark.parametrize("power", [149.0, 151.0, 65536.0])
-def test_zeta_of_high_powers(agree, power):
-    q = torch.tensor([0.5, 1.0, 1.01, 1.5, 2.0, 6.0, 1e10])
-    agree(lambda q: torch.special.zeta(power, q), q, tolerance=1e-4)
-
-
 def test_the_scaled_error_function_and_what_it_is_for(agree):
     x = torch.cat([torch.linspace(-10, 20, 301), torch.tensor([1e2, 1e4, 1e18, 1e30, torch.inf, -torch.inf])])
     agree(lambda x: [torch.special.erfcx(x), torch.special.log_ndtr(-x)], x)
@@ -44,21 +33,3 @@ def test_the_scaled_error_function_and_what_it_is_for(agree):
 
 def test_bools_are_numbers(agree):
     agree(lambda x: [torch.special.bessel_j0(x > 0), torch.special.zeta(x > 0, 2.0)], X)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("scaled_modified_bessel_k0", marks=pytest.mark.slow),
-        "scaled_modified_bessel_k1",
-        "spherical_bessel_j0",
-    ],
-)
-def test_bessel_functions(agree, name):
-    x = torch.tensor([0.0, 0.01, 0.4, 1.0, 2.0, 2.1, 7.0, 90.0, float("inf")])
-    agree(getattr(torch.special, name), torch.cat([x, -x[1:]]), tolerance=1e-5)
-
-
-def test_zeta_at_infinity(agree):
-    values = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.5, 1.0, 2.0, 3.0, -0.7])
-    agree(lambda s, q: torch.special.zeta(s[:, None], q), values, values, tolerance=1e-4)

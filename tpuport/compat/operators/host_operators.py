@@ -42,7 +42,9 @@ NAMES = (
     "special_chebyshev_polynomial_v", "special_chebyshev_polynomial_w", "special_hermite_polynomial_h",
     "special_hermite_polynomial_he", "special_laguerre_polynomial_l", "special_legendre_polynomial_p",
     "special_shifted_chebyshev_polynomial_t", "special_shifted_chebyshev_polynomial_u",
-    "special_shifted_chebyshev_polynomial_v", "special_shifted_chebyshev_polynomial_w",
+    "special_shifted_chebyshev_polynomial_v", "special_shifted_chebyshev_polynomial_w", "special_erfcx",
+    "special_scaled_modified_bessel_k0", "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0",
+    "special_zeta",
 )  # fmt: skip
 
 
@@ -173,8 +175,8 @@ def _require_callback(operator: OpOverload) -> None:
 
 
 def _trial(call: HostCall, arrays: Sequence[jax.Array]) -> Any:
-    """Results of the shapes and dtypes that a call gives, which know whether torch has
-    gradients of them.
+    """Results of the shapes and dtypes that a call gives; outside of torch's dispatch
+    they know whether torch has gradients of them.
 
     Raises:
         Exception: torch's own, where it refuses the arguments.
@@ -182,20 +184,25 @@ def _trial(call: HostCall, arrays: Sequence[jax.Array]) -> Any:
     # Some operators have no kernel for tensors without values.
     for device in ("meta", "cpu"):
         with outside_of_modes(), torch.enable_grad():
-            ones = [
-                torch.ones(array.shape, dtype=dtype, device=device)
+            tensors = [
+                _some_tensor(array.shape, dtype, device)
                 for array, dtype in zip(arrays, call.dtypes, strict=True)
             ]
             try:
-                return call.compute(list(map(_recorded, ones)))
+                return call.compute(tensors)
             except RuntimeError:
                 if device == "cpu":
                     raise
     return None
 
 
-def _recorded(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.requires_grad_() if _is_inexact(tensor.dtype) else tensor
+def _some_tensor(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Ones, or numbers that make no matrix singular."""
+    tensor = torch.ones(shape, dtype=dtype, device=device)
+    if not _is_inexact(dtype):
+        return tensor
+    generator = torch.Generator(device).manual_seed(0) if device == "cpu" else None
+    return tensor.normal_(generator=generator).requires_grad_()
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
@@ -224,7 +231,7 @@ def _differentiable(
 
     def backward(saved: Any, gradients: list[Any]) -> tuple[jax.Array | None, ...]:
         arrays, varied = saved
-        _require_gradients(call, results)
+        _require_gradients(call, arrays)
         places = tuple(place for place, array in enumerate(varied) if array is not None)
         of_results = [
             None
@@ -244,8 +251,9 @@ def _differentiable(
 _shape = jax.ShapeDtypeStruct
 
 
-def _require_gradients(call: HostCall, results: Sequence[torch.Tensor]) -> None:
+def _require_gradients(call: HostCall, arrays: Sequence[jax.Array]) -> None:
     """PortError if torch has no gradient of an operator."""
+    results = torch_pytree.tree_leaves(_trial(call, arrays))
     nodes = [result.grad_fn for result in results if result.grad_fn is not None]
     if not nodes or any(node.name() == "NotImplemented" for node in nodes):
         raise PortError(
@@ -285,6 +293,9 @@ class IntoBuffers:
         """On the host. Write the results into memory of the program."""
         results = self.function(*jax.tree.map(np.asarray, trees))
         for output, result in zip(outputs, results, strict=True):
+            if output.shape != result.shape:
+                message = f"{result.shape} in a program that expects {output.shape}"
+                raise RuntimeError(f"torch gives a result of shape {message}")
             np.asarray(output)[...] = result
 
 
