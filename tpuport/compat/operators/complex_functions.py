@@ -3,7 +3,8 @@ and on the sides of their cuts.
 
 torch has what Annex G of C99 says: an infinite part is infinite beside NaN, and the
 sign of a zero is the side of a cut. XLA computes both parts by one formula, which makes
-NaN of infinity times zero, and has one side.
+NaN of infinity times zero, and has one side. Those that no model needs, torch computes
+on the host.
 
 Names: a number is x + iy.
 """
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.host_operators import on_host
 
 Function = Callable[[jax.Array], jax.Array]
 # Gives both parts of the result from both parts of the argument.
@@ -38,18 +40,6 @@ def _where_infinite(at_limits: OfParts, function: Function) -> Function:
     return computed
 
 
-def _swapped(at_limits: OfParts) -> OfParts:
-    """The trigonometric function of a hyperbolic one, `sin(x + iy)` of
-    `sinh(y + ix)`, or the reverse.
-    """
-
-    def of_swapped(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-        imaginary, real = at_limits(y, x)
-        return real, imaginary
-
-    return of_swapped
-
-
 def _exp(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     size = jnp.exp(x)
     is_lost = ~jnp.isfinite(y)
@@ -58,16 +48,6 @@ def _exp(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     real = jnp.where(is_lost & jnp.isinf(x), size, real)
     zero = jnp.copysign(jnp.zeros_like(y), y)
     return real, jnp.where(is_lost & jnp.isneginf(x), zero, imaginary)
-
-
-def _exp2(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _exp(x * math.log(2), y * math.log(2))
-
-
-def _expm1(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    # torch's own formula.
-    half = jnp.sin(y / 2)
-    return jnp.expm1(x) * jnp.cos(y) - 2 * half * half, jnp.exp(x) * jnp.sin(y)
 
 
 def _log(
@@ -93,64 +73,6 @@ def _sqrt(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(is_infinite, infinite, real), jnp.where(is_infinite, y, imaginary)
 
 
-def _sinh(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    is_lost = ~jnp.isfinite(y)
-    real = jnp.where(y == 0, jnp.sinh(x), jnp.sinh(x) * jnp.cos(y))
-    real = jnp.where(is_lost & (x == 0), x, real)
-    real = jnp.where(is_lost & jnp.isinf(x), jnp.inf, real)
-    return real, jnp.where(y == 0, y, jnp.cosh(x) * jnp.sin(y))
-
-
-def _cosh(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    is_lost = ~jnp.isfinite(y)
-    real = jnp.where(y == 0, jnp.cosh(x), jnp.cosh(x) * jnp.cos(y))
-    real = jnp.where(is_lost & jnp.isinf(x), jnp.inf, real)
-    imaginary = jnp.where(
-        y == 0,
-        jnp.where(jnp.signbit(x) & ~jnp.isnan(x), -y, y),
-        jnp.sinh(x) * jnp.sin(y),
-    )
-    return real, jnp.where(is_lost & (x == 0), 0.0, imaginary)
-
-
-def _tanh(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    is_infinite = jnp.isinf(x)
-    turned = jnp.where(jnp.isfinite(y) & (jnp.abs(y) > 1), jnp.sin(2 * y), y)
-    real = jnp.where(x == 0, x, jnp.nan)
-    real = jnp.where(y == 0, x, real)
-    imaginary = jnp.where(y == 0, y, jnp.nan)
-    return (
-        jnp.where(is_infinite, jnp.copysign(jnp.ones_like(x), x), real),
-        jnp.where(is_infinite, jnp.copysign(jnp.zeros_like(y), turned), imaginary),
-    )
-
-
-def _asinh(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    is_infinite = jnp.isinf(x) | jnp.isinf(y)
-    real = jnp.where(is_infinite, jnp.copysign(jnp.full_like(x, jnp.inf), x), jnp.nan)
-    angle = jnp.copysign(jnp.arctan2(jnp.abs(y), jnp.abs(x)), y)
-    return real, jnp.where(is_infinite, angle, jnp.where(y == 0, y, jnp.nan))
-
-
-def _atanh(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    is_infinite = jnp.isinf(x) | jnp.isinf(y)
-    real = jnp.where(is_infinite, jnp.copysign(jnp.zeros_like(x), x), jnp.nan)
-    angle = jnp.where(is_infinite & ~jnp.isnan(y), math.pi / 2, jnp.nan)
-    return jnp.where(x == 0, x, real), jnp.copysign(angle, y)
-
-
-def _acosh(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    is_infinite = jnp.isinf(x) | jnp.isinf(y)
-    angle = jnp.where(is_infinite, jnp.arctan2(jnp.abs(y), x), jnp.nan)
-    angle = jnp.where(jnp.isnan(y) & (x == 0), math.pi / 2, angle)
-    return jnp.where(is_infinite, jnp.inf, jnp.nan), jnp.copysign(angle, y)
-
-
-def _acos(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    imaginary, real = _acosh(x, y)
-    return jnp.abs(real), -jnp.copysign(imaginary, y)
-
-
 def _abs(x: jax.Array, y: jax.Array) -> jax.Array:
     is_infinite = jnp.isinf(x) | jnp.isinf(y)
     return jnp.where(is_infinite, jnp.inf, x + y)
@@ -162,9 +84,6 @@ def absolute(z: jax.Array) -> jax.Array:
         return jnp.abs(z)
     fixed = jax.lax.stop_gradient(z)
     return jnp.where(jnp.isfinite(fixed), jnp.abs(z), _abs(fixed.real, fixed.imag))
-
-
-_NEITHER, _EVEN, _ODD = 0, 1, -1
 
 
 def quotient(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -204,33 +123,19 @@ def _rsqrt(z: jax.Array) -> jax.Array:
     return jnp.where(root == 0, jnp.nan * (1 + 1j), _reciprocal(root))
 
 
-def _by_quadrant(function: Function, parity: int) -> Function:
-    """A function of complex numbers by its values in the first quadrant.
+def _by_halves(function: Function) -> Function:
+    """A function of complex numbers by its values above the real axis.
 
     Its results for conjugates are conjugates; so the sign of a zero says on which side
     of a cut a number is.
-
-    Args:
-        parity: of the function; one that is neither even nor odd is taken from the
-            first two quadrants.
     """
 
     def computed(z: jax.Array) -> jax.Array:
-        is_turned = jnp.signbit(z.real) & (parity != _NEITHER)
-        turned = jnp.where(is_turned, -z, z)
-        is_below = jnp.signbit(turned.imag)
-        above = function(jnp.where(is_below, turned.conj(), turned))
-        value = jnp.where(is_below, above.conj(), above)
-        return jnp.where(is_turned, -value if parity == _ODD else value, value)
+        is_below = jnp.signbit(z.imag)
+        above = function(jnp.where(is_below, z.conj(), z))
+        return jnp.where(is_below, above.conj(), above)
 
     return computed
-
-
-def _sinh_of_finite(z: jax.Array) -> jax.Array:
-    value = jnp.sinh(z)
-    # XLA's zero has no sign.
-    real = jnp.where(z.real == 0, z.real * jnp.cos(z.imag), value.real)
-    return jax.lax.complex(real, value.imag)
 
 
 def _log_of_finite(z: jax.Array, base: float = math.e) -> jax.Array:
@@ -244,74 +149,51 @@ def _log_of_finite(z: jax.Array, base: float = math.e) -> jax.Array:
     return jax.lax.complex(value.real * scale, value.imag * scale)
 
 
-def _expm1_of_finite(z: jax.Array) -> jax.Array:
-    return jnp.where(z == 0, z, jnp.expm1(z))
-
-
-def _of_swapped(function: Function) -> Function:
-    """As `_swapped`, of finite numbers."""
-
-    def computed(z: jax.Array) -> jax.Array:
-        value = function(jax.lax.complex(z.imag, z.real))
-        return jax.lax.complex(value.imag, value.real)
-
-    return computed
-
-
 FUNCTIONS: dict[str, Function] = {
-    name: _where_infinite(at_limits, _by_quadrant(function, parity))
-    for name, at_limits, function, parity in (
-        ("exp", _exp, jnp.exp, _NEITHER),
-        ("exp2", _exp2, jnp.exp2, _NEITHER),
-        ("expm1", _expm1, _expm1_of_finite, _NEITHER),
-        ("log", _log, _log_of_finite, _NEITHER),
+    name: _where_infinite(at_limits, _by_halves(function))
+    for name, at_limits, function in (
+        ("exp", _exp, jnp.exp),
+        ("log", _log, _log_of_finite),
         *(
             (
                 f"log{base:g}",
                 functools.partial(_log, base=base),
                 functools.partial(_log_of_finite, base=base),
-                _NEITHER,
             )
             for base in (2.0, 10.0)
         ),
-        ("sqrt", _sqrt, jnp.sqrt, _NEITHER),
-        ("sinh", _sinh, _sinh_of_finite, _ODD),
-        ("cosh", _cosh, jnp.cosh, _EVEN),
-        ("tanh", _tanh, jnp.tanh, _ODD),
-        ("sin", _swapped(_sinh), _of_swapped(_sinh_of_finite), _ODD),
-        ("tan", _swapped(_tanh), jnp.tan, _ODD),
-        ("asinh", _asinh, jnp.arcsinh, _ODD),
-        ("acosh", _acosh, jnp.arccosh, _NEITHER),
-        ("atanh", _atanh, jnp.arctanh, _ODD),
-        ("asin", _swapped(_asinh), jnp.arcsin, _ODD),
-        ("acos", _acos, jnp.arccos, _NEITHER),
-        ("atan", _swapped(_atanh), _of_swapped(jnp.arctanh), _ODD),
+        ("sqrt", _sqrt, jnp.sqrt),
     )
 }
-FUNCTIONS |= {
-    "abs": absolute,
-    "cos": lambda z: FUNCTIONS["cosh"](jax.lax.complex(-z.imag, z.real)),
-}
+FUNCTIONS["abs"] = absolute
+# No model has these of complex numbers.
+ON_HOST = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp2", "expm1", "sin", "sinh", "tan", "tanh",
+)  # fmt: skip
 
 
 # These lose digits of halves on the way, or fail on bools.
 _IN_FLOAT32 = {"exp2", "rsqrt"}
 
 
-def _of_any(name: str, of_complex: Function) -> Callable[..., Any]:
+def _of_any(
+    name: str, of_complex: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[..., Any]:
     """An operator by torchax's lowering, but of complex numbers."""
 
-    def compute(x: jax.Array) -> jax.Array:
+    @on_arrays
+    def of_real(x: jax.Array) -> jax.Array:
         from torchax.ops.ops_registry import all_aten_ops
 
-        if jnp.iscomplexobj(x):
-            return of_complex(x)
         lowering: Any = all_aten_ops[getattr(_aten, name)].func
         # The result is cast to torch's dtype by `expectations`.
         is_narrow = name in _IN_FLOAT32 and x.dtype.itemsize < 4
         return lowering(x.astype(jnp.float32) if is_narrow else x)
 
-    return on_arrays(compute)
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        return of_complex(x) if x.dtype.is_complex else of_real(x)
+
+    return compute
 
 
 _aten = torch.ops.aten
@@ -319,7 +201,7 @@ LOWERINGS = (
     *(
         Lowering(
             getattr(_aten, name).default,
-            _of_any(name, function),
+            _of_any(name, on_arrays(function)),
             "has NaN for infinities of complex numbers, and one side of each cut",
         )
         for name, function in FUNCTIONS.items()
@@ -327,14 +209,22 @@ LOWERINGS = (
     *(
         Lowering(
             getattr(_aten, name).default,
-            _of_any(name, function),
+            _of_any(name, on_host(getattr(_aten, name).default)),
+            "has NaN for infinities of complex numbers, and one side of each cut",
+        )
+        for name in ON_HOST
+    ),
+    *(
+        Lowering(
+            getattr(_aten, name).default,
+            _of_any(name, on_arrays(function)),
             "divides by an infinite number",
         )
         for name, function in (("reciprocal", _reciprocal), ("rsqrt", _rsqrt))
     ),
     Lowering(
         _aten.neg.default,
-        _of_any("neg", jnp.negative),
+        _of_any("neg", on_arrays(jnp.negative)),
         "multiplies by -1, which makes NaN of complex infinities",
     ),
 )

@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from jax.custom_derivatives import SymbolicZero
-from jax.experimental.buffer_callback import buffer_callback
 
 from tpuport.compat.convert import (
     is_ported,
@@ -25,11 +23,10 @@ from tpuport.compat.convert import (
     to_torch,
     wrap,
 )
+from tpuport.compat.host_callbacks import call_host, require_callback
 from tpuport.compat.operators.declarations import Lowering
 from tpuport.compat.operators.samplers import is_known
-from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
-from tpuport.hardware.generations import assumed_generation
 from tpuport.internals.torch_internals import (
     OpOverload,
     outside_of_modes,
@@ -44,7 +41,9 @@ NAMES = (
     "special_shifted_chebyshev_polynomial_t", "special_shifted_chebyshev_polynomial_u",
     "special_shifted_chebyshev_polynomial_v", "special_shifted_chebyshev_polynomial_w", "special_erfcx",
     "special_scaled_modified_bessel_k0", "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0",
-    "special_zeta",
+    "special_zeta", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lu", "lu_unpack", "geqrf", "ormqr",
+    "linalg_eig", "segment_reduce", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+    "_histogramdd_from_bin_tensors", "fractional_max_pool2d", "fractional_max_pool3d",
 )  # fmt: skip
 
 
@@ -143,7 +142,7 @@ def on_host(operator: OpOverload) -> Callable[..., Any]:
         if is_known(*arrays):
             results = call.on_tensors(arrays)
             return torch_pytree.tree_map_only(torch.Tensor, to_device, results)
-        _require_callback(operator)
+        require_callback(str(operator))
         results = _trial(call, arrays)
         outputs = _differentiable(call, torch_pytree.tree_leaves(results))(*arrays)
         wrapped = [
@@ -157,21 +156,6 @@ def on_host(operator: OpOverload) -> Callable[..., Any]:
         )
 
     return lowering
-
-
-def _require_callback(operator: OpOverload) -> None:
-    """PortError where a program cannot call the host."""
-    if assumed_generation() is not None:
-        target = "a program for a described TPU"
-    elif jax.process_count() > 1:
-        target = "a program of several processes"
-    else:
-        return
-    raise PortError(
-        f"{operator} is computed by torch on the host, which {target} cannot call",
-        where=user_line(),
-        fix="compute it outside of the compiled function, or write it with other operators",
-    )
 
 
 def _trial(call: HostCall, arrays: Sequence[jax.Array]) -> Any:
@@ -221,7 +205,7 @@ def _differentiable(
 
     @jax.custom_vjp
     def compute(*arrays: jax.Array) -> list[jax.Array]:
-        return _run(call, shapes, *arrays)
+        return call_host(call, shapes, *arrays)
 
     def forward(*primals: Any) -> tuple[list[jax.Array], Any]:
         arrays = [primal.value for primal in primals]
@@ -240,7 +224,7 @@ def _differentiable(
             for result, gradient in zip(results, gradients, strict=True)
         ]
         shapes = [_shape(varied[place].shape, varied[place].dtype) for place in places]
-        found = _run(HostGradients(call, places), shapes, arrays, of_results)
+        found = call_host(HostGradients(call, places), shapes, arrays, of_results)
         by_place = dict(zip(places, found, strict=True))
         return tuple(by_place.get(place) for place in range(len(arrays)))
 
@@ -260,43 +244,6 @@ def _require_gradients(call: HostCall, arrays: Sequence[jax.Array]) -> None:
             f"{call.operator} is computed by torch on the host, and torch has no gradient of it",
             fix="detach its result, or write it with other operators",
         )
-
-
-def _run(
-    function: Callable[..., list[np.ndarray]],
-    shapes: list[jax.ShapeDtypeStruct],
-    *trees: Any,
-) -> list[jax.Array]:
-    """At once, or by a callback of the program."""
-    if is_known(*jax.tree.leaves(trees)):
-        return list(map(jnp.asarray, function(*trees)))
-    callback = functools.partial(
-        jax.pure_callback, function, shapes, vmap_method="sequential"
-    )
-    in_buffers = buffer_callback(
-        IntoBuffers(function), shapes, vmap_method="sequential"
-    )
-    return jax.lax.platform_dependent(*trees, cpu=in_buffers, default=callback)
-
-
-@dataclasses.dataclass(frozen=True)
-class IntoBuffers:
-    """A function of arrays on the host, as a program for the CPU calls it.
-
-    A pure callback waits there for arrays of its own, which need the threads that wait
-    for it.
-    """
-
-    function: Callable[..., list[np.ndarray]]
-
-    def __call__(self, context: Any, outputs: list[Any], *trees: Any) -> None:
-        """On the host. Write the results into memory of the program."""
-        results = self.function(*jax.tree.map(np.asarray, trees))
-        for output, result in zip(outputs, results, strict=True):
-            if output.shape != result.shape:
-                message = f"{result.shape} in a program that expects {output.shape}"
-                raise RuntimeError(f"torch gives a result of shape {message}")
-            np.asarray(output)[...] = result
 
 
 def _overloads(name: str) -> list[OpOverload]:

@@ -10,7 +10,6 @@ import torch
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.matrix_failures import refusing
 from tpuport.compat.operators.samplers import require
-from tpuport.errors import PortError
 
 
 def eigh(
@@ -75,58 +74,6 @@ def det(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """
     factors, pivots, _ = jax.lax.linalg.lu(x)
     return jnp.linalg.det(x), factors, pivots + 1
-
-
-def lu(x: jax.Array, *, pivot: bool = True) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Traced. P, L and U, whose product is x."""
-    if not pivot:
-        raise PortError(
-            "linalg.lu without pivoting is not available on the device",
-            fix="leave out pivot=False",
-        )
-    factors, _, order = jax.lax.linalg.lu(x)
-    return _permutation(order, x.dtype), *_triangles(factors)
-
-
-def lu_unpack(
-    factors: jax.Array,
-    pivots: jax.Array,
-    unpack_data: bool = True,
-    unpack_pivots: bool = True,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Traced. P, L and U of a decomposition with pivots, counted from 1; what is not
-    asked for is empty.
-    """
-    nothing = jnp.zeros((0,), factors.dtype)
-    lower, upper = _triangles(factors) if unpack_data else (nothing, nothing)
-    if not unpack_pivots:
-        return nothing, lower, upper
-    order = jax.lax.linalg.lu_pivots_to_permutation(pivots - 1, factors.shape[-2])
-    return _permutation(order, factors.dtype), lower, upper
-
-
-def _triangles(factors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    rank = min(factors.shape[-2:])
-    unit = jnp.eye(factors.shape[-2], rank, dtype=factors.dtype)
-    return jnp.tril(factors[..., :, :rank], -1) + unit, jnp.triu(factors[..., :rank, :])
-
-
-def _permutation(order: jax.Array, dtype: Any) -> jax.Array:
-    """The matrix that undoes an order of rows."""
-    return jnp.matrix_transpose(jax.nn.one_hot(order, order.shape[-1], dtype=dtype))
-
-
-def ormqr(
-    x: jax.Array,
-    tau: jax.Array,
-    other: jax.Array,
-    left: bool = True,
-    transpose: bool = False,
-) -> jax.Array:
-    """Traced. A matrix multiplied by the whole Q that Householder reflectors
-    describe.
-    """
-    return jax.lax.linalg.ormqr(x, tau, other, left=left, transpose=transpose)
 
 
 def matrix_exp(x: jax.Array) -> jax.Array:
@@ -231,9 +178,6 @@ LOWERINGS = (
     Lowering(torch.linalg.svd, linalg_svd, "gives what jax calls it"),
     Lowering(torch.linalg.slogdet, linalg_slogdet, "gives what another function gives"),
     Lowering(_aten.linalg_qr.default, on_arrays(qr), "gives no Q in mode r"),
-    Lowering(_aten.linalg_lu.default, on_arrays(lu), "cannot be traced"),
-    Lowering(_aten.lu_unpack.default, on_arrays(lu_unpack), "cannot be traced"),
-    Lowering(_aten.ormqr.default, on_arrays(ormqr), "has no lowering"),
     Lowering(_aten.linalg_matrix_exp.default, on_arrays(matrix_exp), "fails on halves"),
     Lowering(_aten._linalg_det.default, on_arrays(det), "has no lowering"),
     Lowering(

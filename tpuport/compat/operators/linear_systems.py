@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.operators.host_operators import on_host
 from tpuport.compat.operators.samplers import require, store
 
 
@@ -153,65 +154,16 @@ def logdet(x: jax.Array) -> jax.Array:
 
 
 def lstsq(
-    matrix: jax.Array,
-    right: jax.Array,
-    rcond: float | None = None,
-    *,
-    driver: str | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The least squares X [..., N, K] of A X = `right`, by singular values: of several,
-    the smallest.
-
-    Args:
-        matrix: A, [..., M, N].
-        right: [..., M, K], or [..., M].
-        rcond: singular values up to this part of the largest count as 0; by default, as
-            many units of rounding as the longer side of A has rows.
-        driver: LAPACK's, which decides what else is computed. `gels` takes A to have
-            full rank. With `gelsd` and `gelss`, whether there are residuals depends on
-            the ranks, which are not known while tracing.
-
-    Returns:
-        the solution, squared residuals, ranks and singular values, the last three empty
-        where torch leaves them out.
+    matrix: Any, right: Any, rcond: float | None = None, *, driver: str | None = None
+) -> Any:
+    """`torch.linalg.lstsq`, by torch on the host; not traced where there are residuals
+    or not by the ranks.
     """
-    driver = driver or "gelsy"
-    is_vector = right.ndim == 1 or (
-        right.ndim == matrix.ndim - 1 and right.shape == matrix.shape[:-1]
-    )
-    if is_vector:
-        right = right[..., None]
     rows, columns = matrix.shape[-2:]
-    left, values, adjoint_right = jnp.linalg.svd(matrix, full_matrices=False)
-    if rcond is None:
-        rcond = float(jnp.finfo(matrix.dtype).eps) * max(rows, columns)
-    bound = rcond * values.max(axis=-1, keepdims=True, initial=0)
-    is_kept = jnp.ones_like(values, bool) if driver == "gels" else values > bound
-    inverse = jnp.where(is_kept, 1 / jnp.where(is_kept, values, 1), 0)
-    solution = _adjoint(adjoint_right) @ (inverse[..., None] * (_adjoint(left) @ right))
-    ranks = is_kept.sum(-1)
-    nothing = jnp.zeros((0,), values.dtype)
-    residuals = nothing
-    if (
-        rows > columns
-        and driver != "gelsy"
-        and (driver == "gels" or bool(jnp.all(ranks == columns)))
-    ):
-        residuals = jnp.square(jnp.abs(right - matrix @ solution)).sum(-2)
-    return (
-        solution[..., 0] if is_vector else solution,
-        residuals,
-        jnp.zeros((0,), jnp.int32) if driver == "gels" else ranks,
-        values if driver in ("gelsd", "gelss") else nothing,
-    )
-
-
-def geqrf(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Traced. Householder reflectors below the diagonal of R, and their factors."""
-    if not x.size:
-        return x, jnp.zeros((*x.shape[:-2], min(x.shape[-2:])), x.dtype)
-    transposed, factors = jnp.linalg.qr(x, mode="raw")
-    return jnp.matrix_transpose(transposed), factors
+    if driver in ("gelsd", "gelss") and rows > columns:
+        # jax's error of a value that is not known while tracing.
+        bool(matrix.jax().any())
+    return on_host(_aten.linalg_lstsq.default)(matrix, right, rcond, driver=driver)
 
 
 _aten = torch.ops.aten
@@ -244,11 +196,6 @@ LOWERINGS = (
         Lowering(target, on_arrays(logdet), "drops the angle of a complex determinant")
         for target in (torch.logdet, torch.Tensor.logdet, _aten.logdet.default)
     ),
-    Lowering(
-        _aten.linalg_lstsq.default,
-        on_arrays(lstsq),
-        "asks for the rank's value, and conjugates nothing",
-    ),
-    Lowering(_aten.geqrf.default, on_arrays(geqrf), "has no lowering"),
+    Lowering(_aten.linalg_lstsq.default, lstsq, "asks for the rank's value"),
 )
 METHODS = ()

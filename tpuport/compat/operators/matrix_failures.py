@@ -148,7 +148,6 @@ LOWERINGS = (
     ),
     Lowering(_aten.cholesky.default, cholesky, _REASON),
     refusing(_aten._linalg_svd.default),
-    refusing(_aten.linalg_eig.default),
     Lowering(_aten._linalg_check_errors.default, raise_failure, _REASON),
 )
 METHODS = ()

@@ -1,6 +1,4 @@
-"""Maximum pooling with torch's rule for windows that reach over the end, at random
-places, and undone.
-"""
+"""Maximum pooling with torch's rule for windows that reach over the end, and undone."""
 
 import itertools
 import math
@@ -188,67 +186,6 @@ def _greatest(
     return values, indices
 
 
-def fractional_max_pool(
-    x: jax.Array,
-    kernel_size: Sequence[int],
-    output_size: Sequence[int],
-    random_samples: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Traced. The greatest element of windows at random distances over the last
-    dimensions, and its place.
-
-    Args:
-        x: [N, C, ...] or [C, ...].
-        kernel_size: of a window; output_size: windows. An item for each windowed
-            dimension.
-        random_samples: [N, C, dimensions], uniform in [0, 1), which say where the
-            windows start.
-    """
-    rank = len(kernel_size)
-    spatial = x.shape[x.ndim - rank :]
-    # torch draws for the last of two dimensions first, and for the first of three.
-    columns = range(rank) if rank == 3 else reversed(range(rank))
-    samples = random_samples.reshape(-1, rank)
-    starts = [
-        _fractional_starts(samples[:, column], *sizes)
-        for column, sizes in zip(
-            columns, zip(spatial, output_size, kernel_size, strict=True), strict=True
-        )
-    ]
-    # Of each plane, window and element of a window: its place in the plane.
-    places = jnp.zeros((samples.shape[0], *(1,) * (2 * rank)), jnp.int32)
-    for axis, (start, kernel) in enumerate(zip(starts, kernel_size, strict=True)):
-        index = start[:, :, None] + jnp.arange(kernel)
-        shape = [index.shape[0], *(1,) * (2 * rank)]
-        shape[1 + axis], shape[1 + rank + axis] = index.shape[1:]
-        places = places * spatial[axis] + index.reshape(shape)
-    shape = (*x.shape[: x.ndim - rank], *output_size)
-    # Sizes in numbers: none can be left to -1 where the batch is empty.
-    count, size = math.prod(output_size), math.prod(kernel_size)
-    places = places.reshape(samples.shape[0], count, size)
-    planes = x.reshape(samples.shape[0], 1, math.prod(spatial))
-    windows = jnp.take_along_axis(
-        planes, places.reshape(samples.shape[0], 1, count * size), axis=2
-    ).reshape(places.shape)
-    values, indices = _greatest(windows, places, 1)
-    return values.reshape(shape), indices.reshape(shape)
-
-
-def _fractional_starts(
-    samples: jax.Array, size: int, windows: int, kernel: int
-) -> jax.Array:
-    """[planes, windows] starts of the windows; the last one ends at the end."""
-    last = jnp.full((samples.shape[0], 1), size - kernel, jnp.int32)
-    if windows == 1:
-        return last
-    alpha = jnp.asarray((size - kernel) / (windows - 1), samples.dtype)
-    steps = jnp.arange(windows - 1).astype(samples.dtype) + samples[:, None]
-    starts = (steps * alpha).astype(jnp.int32) - (samples * alpha).astype(jnp.int32)[
-        :, None
-    ]
-    return jnp.concatenate([starts, last], axis=1)
-
-
 def max_unpool(
     x: jax.Array, indices: jax.Array, output_size: Sequence[int], *window: Any
 ) -> jax.Array:
@@ -306,16 +243,6 @@ LOWERINGS = (
         "has no lowering",
     ),
     Lowering(_aten.max_pool3d_with_indices.default, on_arrays(max_pool), _REASON),
-    Lowering(
-        _aten.fractional_max_pool2d.default,
-        on_arrays(fractional_max_pool),
-        "has no lowering",
-    ),
-    Lowering(
-        _aten.fractional_max_pool3d.default,
-        on_arrays(fractional_max_pool),
-        "has no lowering",
-    ),
     Lowering(
         _aten.max_unpool2d.default, on_arrays(max_unpool), "needs the places' values"
     ),
