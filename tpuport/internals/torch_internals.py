@@ -12,7 +12,6 @@ from typing import Any, Final
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.nn._reduction import legacy_get_string
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as torch_pytree
 from torch.utils._mode_utils import no_dispatch
@@ -21,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tpuport.internals.mechanism import Mechanism
 
 __all__ = [
-    "AsyncCollectiveTensor", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "legacy_get_string", "no_dispatch",
+    "AsyncCollectiveTensor", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "no_dispatch",
     "torch_pytree",
 ]  # fmt: skip
 

@@ -10,7 +10,6 @@ Names: a number is x + iy.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,27 +49,8 @@ def _exp(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     return real, jnp.where(is_lost & jnp.isneginf(x), zero, imaginary)
 
 
-def _log(
-    x: jax.Array, y: jax.Array, base: float = math.e
-) -> tuple[jax.Array, jax.Array]:
-    scale = 1 / math.log(base)
-    return jnp.log(_abs(x, y)) * scale, jnp.arctan2(y, x) * scale
-
-
-def _sqrt(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    is_nan = jnp.isnan(y)
-    infinite = jnp.full_like(x, jnp.inf)
-    zero = jnp.where(is_nan, jnp.nan, 0.0)
-    real = jnp.where(
-        jnp.isposinf(x), infinite, jnp.where(jnp.isneginf(x), zero, jnp.nan)
-    )
-    imaginary = jnp.where(
-        jnp.isneginf(x),
-        jnp.copysign(infinite, y),
-        jnp.where(jnp.isposinf(x), jnp.copysign(zero, y), jnp.nan),
-    )
-    is_infinite = jnp.isinf(y)
-    return jnp.where(is_infinite, infinite, real), jnp.where(is_infinite, y, imaginary)
+def _log(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.log(_abs(x, y)), jnp.arctan2(y, x)
 
 
 def _abs(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -118,11 +98,6 @@ def _reciprocal(z: jax.Array) -> jax.Array:
     return quotient(jnp.ones_like(z), z)
 
 
-def _rsqrt(z: jax.Array) -> jax.Array:
-    root = FUNCTIONS["sqrt"](z)
-    return jnp.where(root == 0, jnp.nan * (1 + 1j), _reciprocal(root))
-
-
 def _by_halves(function: Function) -> Function:
     """A function of complex numbers by its values above the real axis.
 
@@ -138,37 +113,24 @@ def _by_halves(function: Function) -> Function:
     return computed
 
 
-def _log_of_finite(z: jax.Array, base: float = math.e) -> jax.Array:
+def _log_of_finite(z: jax.Array) -> jax.Array:
     # XLA has no angle of denormal numbers, which count as zeros.
     parts = (
         jnp.where(part == 0, jnp.copysign(jnp.zeros_like(part), part), part)
         for part in (z.real, z.imag)
     )
-    value = jnp.log(jax.lax.complex(*parts))
-    scale = 1 / math.log(base)
-    return jax.lax.complex(value.real * scale, value.imag * scale)
+    return jnp.log(jax.lax.complex(*parts))
 
 
 FUNCTIONS: dict[str, Function] = {
-    name: _where_infinite(at_limits, _by_halves(function))
-    for name, at_limits, function in (
-        ("exp", _exp, jnp.exp),
-        ("log", _log, _log_of_finite),
-        *(
-            (
-                f"log{base:g}",
-                functools.partial(_log, base=base),
-                functools.partial(_log_of_finite, base=base),
-            )
-            for base in (2.0, 10.0)
-        ),
-        ("sqrt", _sqrt, jnp.sqrt),
-    )
+    "abs": absolute,
+    "exp": _where_infinite(_exp, _by_halves(jnp.exp)),
+    "log": _where_infinite(_log, _by_halves(_log_of_finite)),
 }
-FUNCTIONS["abs"] = absolute
 # No model has these of complex numbers.
 ON_HOST = (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp2", "expm1", "sin", "sinh", "tan", "tanh",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp2", "expm1", "log10", "log2",
+    "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh",
 )  # fmt: skip
 
 
@@ -214,13 +176,10 @@ LOWERINGS = (
         )
         for name in ON_HOST
     ),
-    *(
-        Lowering(
-            getattr(_aten, name).default,
-            _of_any(name, on_arrays(function)),
-            "divides by an infinite number",
-        )
-        for name, function in (("reciprocal", _reciprocal), ("rsqrt", _rsqrt))
+    Lowering(
+        _aten.reciprocal.default,
+        _of_any("reciprocal", on_arrays(_reciprocal)),
+        "divides by an infinite number",
     ),
     Lowering(
         _aten.neg.default,

@@ -109,26 +109,6 @@ def embedding(weight: jax.Array, indices: jax.Array, *options: Any) -> jax.Array
     return lowering(weight, indices, *options)
 
 
-def embedding_renorm(
-    weight: jax.Array, indices: jax.Array, max_norm: float, norm_type: float
-) -> jax.Array:
-    """Traced. A matrix whose rows with these indices are scaled to the norm `max_norm`,
-    if theirs is greater.
-    """
-    places = indices.ravel()
-    rows = weight[places]
-    wide = rows.astype(jnp.promote_types(weight.dtype, jnp.float32))
-    # torch rounds the norm and the factor to the weight's dtype; XLA would leave out a
-    # conversion there and back.
-    info = jnp.finfo(weight.dtype)
-    norms = jnp.linalg.norm(wide, ord=norm_type, axis=1, keepdims=True)
-    norms = jax.lax.reduce_precision(norms, info.nexp, info.nmant)
-    factors = jax.lax.reduce_precision(max_norm / (norms + 1e-7), info.nexp, info.nmant)
-    scaled = (wide * factors).astype(weight.dtype)
-    # The same values for an index that occurs twice.
-    return weight.at[places].set(jnp.where(norms > max_norm, scaled, rows))
-
-
 def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
     """Traced. x with a number in the slices that the index names along a dimension,
     also counted from its end.
@@ -241,11 +221,6 @@ LOWERINGS = (
     ),
     Lowering(
         _aten.embedding.default, on_arrays(embedding), "takes any array for a matrix"
-    ),
-    Lowering(
-        _aten.embedding_renorm.default,
-        on_arrays(embedding_renorm),
-        "needs the number of rows to scale",
     ),
     Lowering(
         _aten.embedding_renorm_.default,

@@ -5,7 +5,6 @@ Shapes: P and R points of M coordinates.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 
 from tpuport.compat.operators.declarations import Lowering, on_arrays
@@ -45,14 +44,6 @@ def cdist(
     return _norm(differences, p)
 
 
-def pdist(x: jax.Array, p: float = 2.0) -> jax.Array:
-    """Traced. The p-norm distance of each pair of points in `x` [P, M], the pairs in
-    the order of their first points, then their second.
-    """
-    first, second = np.triu_indices(x.shape[0], k=1)
-    return _norm(jnp.abs(x[first] - x[second]), p)
-
-
 def _norm(differences: jax.Array, p: float) -> jax.Array:
     """The p-norm of absolute differences along the last dimension."""
     if p == 0:
@@ -76,10 +67,5 @@ def _euclidean_by_products(x1: jax.Array, x2: jax.Array) -> jax.Array:
 
 LOWERINGS = (
     Lowering(torch.cdist, on_arrays(cdist), "has 1 for an infinite p, and negative p"),
-    Lowering(
-        torch.ops.aten._pdist_forward.default,
-        on_arrays(pdist),
-        "counts NaN as one difference",
-    ),
 )
 METHODS = ()

@@ -46,7 +46,7 @@ _DEVICE_DEPENDENT = {
     _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default,
     _aten._native_batch_norm_legit.no_stats, _aten._batch_norm_with_update.default,
     _aten.native_layer_norm.default, _aten._embedding_bag.default, _aten._embedding_bag_forward_only.default,
-    _aten.pixel_unshuffle.default, _aten.multi_margin_loss.default,
+    _aten.pixel_unshuffle.default, _aten.multi_margin_loss.default, _aten.multilabel_margin_loss_forward.default,
 }  # fmt: skip
 # Of these, torch's kernels for meta tensors keep strides, where those for a CPU or a
 # GPU give contiguous results.

@@ -44,7 +44,16 @@ NAMES = (
     "special_zeta", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lu", "lu_unpack", "geqrf", "ormqr",
     "linalg_eig", "segment_reduce", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
     "_histogramdd_from_bin_tensors", "fractional_max_pool2d", "fractional_max_pool3d",
+    "igamma", "igammac", "multi_margin_loss", "multilabel_margin_loss_forward", "_pdist_forward", "renorm", "polygamma",
+    "embedding_renorm", "cholesky_inverse", "lu_solve",
 )  # fmt: skip
+
+
+# Whose kernels for tensors without values give other shapes.
+_OTHERS_ON_META = {
+    torch.ops.aten.multi_margin_loss.default,
+    torch.ops.aten.multilabel_margin_loss_forward.default,
+}
 
 
 # Equal for equal calls, so that equal blocks of a model are equal programs.
@@ -165,28 +174,39 @@ def _trial(call: HostCall, arrays: Sequence[jax.Array]) -> Any:
     Raises:
         Exception: torch's own, where it refuses the arguments.
     """
-    # Some operators have no kernel for tensors without values.
-    for device in ("meta", "cpu"):
+    attempts = [torch.empty] * (call.operator not in _OTHERS_ON_META)
+    # Some operators have no kernel for tensors without values; and of integers, some
+    # refuse a class 1, and others a weight 0.
+    attempts += [torch.zeros, torch.ones]
+    for make in attempts:
         with outside_of_modes(), torch.enable_grad():
-            tensors = [
-                _some_tensor(array.shape, dtype, device)
-                for array, dtype in zip(arrays, call.dtypes, strict=True)
-            ]
             try:
-                return call.compute(tensors)
+                return call.compute(
+                    [
+                        _some_tensor(make, array.shape, dtype)
+                        for array, dtype in zip(arrays, call.dtypes, strict=True)
+                    ]
+                )
             except RuntimeError:
-                if device == "cpu":
+                if make is torch.ones:
                     raise
     return None
 
 
-def _some_tensor(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Ones, or numbers that make no matrix singular."""
-    tensor = torch.ones(shape, dtype=dtype, device=device)
-    if not _is_inexact(dtype):
-        return tensor
-    generator = torch.Generator(device).manual_seed(0) if device == "cpu" else None
-    return tensor.normal_(generator=generator).requires_grad_()
+def _some_tensor(
+    make: Callable[..., torch.Tensor], shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """A tensor without values if `make` is `torch.empty`; else integers that it makes,
+    or numbers of which no matrix is singular.
+    """
+    if make is torch.empty:
+        tensor = make(shape, dtype=dtype, device="meta")
+    elif _is_inexact(dtype):
+        generator = torch.Generator().manual_seed(0)
+        tensor = torch.rand(shape, dtype=dtype, generator=generator)
+    else:
+        tensor = make(shape, dtype=dtype)
+    return tensor.requires_grad_() if _is_inexact(dtype) else tensor
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:

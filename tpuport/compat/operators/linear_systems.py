@@ -51,13 +51,6 @@ def _adjoint(x: jax.Array) -> jax.Array:
     return jnp.matrix_transpose(x).conj()
 
 
-def lu_solve_function(
-    right: jax.Array, factors: jax.Array, pivots: jax.Array
-) -> jax.Array:
-    """Traced. `torch.lu_solve`, the older form."""
-    return lu_solve(factors, pivots, right)
-
-
 def solve(
     matrix: Any, right: Any, *, left: bool = True, out: Any = None
 ) -> torch.Tensor:
@@ -139,12 +132,6 @@ def cholesky_solve(
     return jax.scipy.linalg.cho_solve((lower, True), right)
 
 
-def cholesky_inverse(factor: jax.Array, upper: bool = False) -> jax.Array:
-    """Traced. The inverse of A, by its Cholesky factor [..., N, N]."""
-    identity = jnp.eye(factor.shape[-1], dtype=factor.dtype)
-    return cholesky_solve(identity, factor, upper)
-
-
 def logdet(x: jax.Array) -> jax.Array:
     """Traced. The logarithm of determinants; NaN for negative ones."""
     sign, logarithm = jnp.linalg.slogdet(x)
@@ -180,17 +167,9 @@ LOWERINGS = (
         "solves the adjoint of a complex system",
     ),
     Lowering(
-        _aten.lu_solve.default, on_arrays(lu_solve_function), "has no complex systems"
-    ),
-    Lowering(
         _aten.cholesky_solve.default,
         on_arrays(cholesky_solve),
         "transposes the batch with an upper factor, and conjugates nothing",
-    ),
-    Lowering(
-        _aten.cholesky_inverse.default,
-        on_arrays(cholesky_inverse),
-        "takes an upper factor for a lower one",
     ),
     *(
         Lowering(target, on_arrays(logdet), "drops the angle of a complex determinant")

@@ -15,7 +15,7 @@ import torch
 from tpuport.compat.convert import to_jax
 from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.samplers import is_known, require
-from tpuport.internals.torch_internals import decompositions, legacy_get_string
+from tpuport.internals.torch_internals import decompositions
 
 Lengths = jax.Array | Sequence[int]
 
@@ -194,72 +194,6 @@ def _beside(variance: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     raise ValueError("var is of incorrect size")
 
 
-def multilabel_margin_loss(
-    input: jax.Array,  # noqa: A002
-    target: jax.Array,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> jax.Array:
-    """Traced. `torch.nn.functional.multilabel_margin_loss`.
-
-    Args:
-        input: scores [C] or [N, C], or one of a single class.
-        target: the classes of each row, up to the first -1.
-    """
-    if size_average is not None or reduce is not None:
-        reduction = legacy_get_string(size_average, reduce, emit_warning=False)
-    input, target = jnp.atleast_1d(input), jnp.atleast_1d(target)  # noqa: A001
-    classes = jnp.arange(input.shape[-1])
-    is_before_end = jnp.cumsum(target < 0, axis=-1) == 0
-    target = jnp.where(is_before_end, target, -1)
-    is_target = (target[..., None] == classes).any(axis=-2)
-    scores = jnp.take_along_axis(input, jnp.maximum(target, 0), axis=-1)
-    margins = _hinge(1 - scores[..., None] + input[..., None, :])
-    counts = is_before_end[..., None] & ~is_target[..., None, :]
-    loss = jnp.where(counts, margins, 0).sum(axis=(-2, -1)) / input.shape[-1]
-    return {"none": jnp.asarray, "mean": jnp.mean, "sum": jnp.sum}[reduction](loss)
-
-
-def multi_margin_loss(
-    input: jax.Array,  # noqa: A002
-    target: jax.Array,
-    p: int | float = 1,
-    margin: int | float = 1,
-    weight: jax.Array | None = None,
-    reduction: int = 1,
-) -> jax.Array:
-    """Traced. `aten::multi_margin_loss`.
-
-    Args:
-        input: scores [C] or [N, C], or one of a single class.
-        target: the class of each row, [N], or a number beside [C].
-        p: the power of a margin, 1 or 2.
-        weight: of each class [C].
-        reduction: 0 for none, 1 for the mean, 2 for the sum.
-    """
-    require(p in (1, 2), "only p == 1 and p == 2 supported")
-    scores_NC, target_N = jnp.atleast_2d(input), jnp.atleast_1d(target)
-    scores_N1 = jnp.take_along_axis(scores_NC, target_N[:, None], axis=1)
-    margins_NC = _hinge(margin - scores_N1 + scores_NC) ** int(p)
-    counts_NC = jnp.arange(scores_NC.shape[1]) != target_N[:, None]
-    if weight is not None:
-        # Not even an infinite weight makes a loss of a margin that is kept.
-        counts_NC &= margins_NC > 0
-        margins_NC *= weight[target_N][:, None]
-    losses_N = jnp.where(counts_NC, margins_NC, 0).mean(axis=1)
-    if reduction == 0:
-        return losses_N.reshape(target.shape)
-    return losses_N.mean() if reduction == 1 else losses_N.sum()
-
-
-def _hinge(margins: jax.Array) -> jax.Array:
-    """Those that are positive, else 0. Not the greater of both: torch leaves out
-    NaN.
-    """
-    return jnp.where(margins > 0, margins, 0)
-
-
 def nll_loss(
     scores: torch.Tensor,
     target: torch.Tensor,
@@ -279,16 +213,6 @@ def nll_loss(
 
 _aten = torch.ops.aten
 LOWERINGS = (
-    Lowering(
-        torch.nn.functional.multilabel_margin_loss,
-        on_arrays(multilabel_margin_loss),
-        "torch's decomposition counts what follows the first -1",
-    ),
-    Lowering(
-        _aten.multi_margin_loss.default,
-        on_arrays(multi_margin_loss),
-        "torch's decomposition counts NaN as a margin",
-    ),
     Lowering(
         _aten.nll_loss_forward.default,
         nll_loss,

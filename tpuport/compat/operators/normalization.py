@@ -1,5 +1,5 @@
 """Batch normalization as in training, whose running statistics are updated in place;
-groups of channels; `renorm`.
+groups of channels.
 """
 
 import functools
@@ -195,24 +195,9 @@ def group_norm(
     return out.astype(x.dtype), mean.astype(dtype), deviation.astype(dtype)
 
 
-def renorm(x: jax.Array, p: int | float, dim: int, maxnorm: int | float) -> jax.Array:
-    """Traced. The slices along a dimension, scaled down to a norm if theirs is greater;
-    halves in float32.
-    """
-    axis = dim % x.ndim
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    others = tuple(other for other in range(x.ndim) if other != axis)
-    norms = jnp.sum(jnp.abs(wide) ** p, axis=others, keepdims=True) ** (1 / p)
-    if p == math.inf:
-        norms = jnp.max(jnp.abs(wide), axis=others, keepdims=True)
-    factor = jnp.where(norms > maxnorm, maxnorm / (norms + 1e-7), 1)
-    return (wide * factor).astype(x.dtype)
-
-
 _REASON = "leaves the running statistics as they are"
 _aten = torch.ops.aten
 LOWERINGS = (
-    Lowering(_aten.renorm.default, on_arrays(renorm), "fails on halves"),
     Lowering(
         _aten.native_group_norm.default,
         on_arrays(group_norm),

@@ -14,7 +14,7 @@ import torch
 from tpuport.compat.convert import jax_dtype
 from tpuport.compat.operators.complex_functions import absolute
 from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require_values
+from tpuport.compat.operators.host_operators import on_host
 from tpuport.errors import MissingDtypeError
 
 Dims = int | Sequence[int] | None
@@ -183,41 +183,36 @@ def _cumulative_extreme(
 
 
 def cov(
-    x: jax.Array,
+    x: torch.Tensor,
     *,
     correction: int = 1,
-    fweights: jax.Array | None = None,
-    aweights: jax.Array | None = None,
-) -> jax.Array:
-    """Traced. Covariances of rows; that no weight is negative is checked where values
-    are known.
-    """
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Traced. Covariances of rows; with weights by torch on the host."""
+    if fweights is None and aweights is None:
+        return on_arrays(_covariances)(x, correction)
+    weights = {"fweights": fweights, "aweights": aweights}
+    return on_host(_aten.cov.default)(x, correction=correction, **weights)
+
+
+def _covariances(x: jax.Array, correction: int = 1) -> jax.Array:
     if x.ndim > 2:
         raise RuntimeError(
             f"cov(): expected input to have two or fewer dimensions but got {x.ndim}"
         )
     # Integers have sums of 64 bits in torch.
     rows = jnp.atleast_2d(x) * 1.0
-    _check_weights("fweights", fweights, jnp.integer, rows.shape[1])
-    _check_weights("aweights", aweights, jnp.floating, rows.shape[1])
-    weights: Any = jnp.ones(rows.shape[1], rows.dtype)
-    for factor in filter(lambda factor: factor is not None, (fweights, aweights)):
-        weights = weights * factor
-    total = weights.sum()
-    norm = total - correction
-    if aweights is not None and correction:
-        norm = total - correction * (weights * aweights).sum() / total
-    centered = rows - ((rows * weights).sum(1) / total)[:, None]
-    sums = jnp.matmul(
-        centered, (centered * weights).T.conj(), precision=jax.lax.Precision.HIGHEST
-    )
+    count = jnp.asarray(rows.shape[1], rows.dtype)
+    centered = rows - (rows.sum(1) / count)[:, None]
+    sums = jnp.matmul(centered, centered.T.conj(), precision=jax.lax.Precision.HIGHEST)
     # torch divides by 0 where there are too few observations.
-    return (sums / jnp.maximum(norm, 0)).squeeze()
+    return (sums / jnp.maximum(count - correction, 0)).squeeze()
 
 
 def corrcoef(x: jax.Array) -> jax.Array:
     """Traced. Correlations of rows."""
-    values = cov(x)
+    values = _covariances(x)
     if values.ndim == 0:
         return values / values
     deviations = jnp.sqrt(jnp.diagonal(values).real)
@@ -225,28 +220,6 @@ def corrcoef(x: jax.Array) -> jax.Array:
     if jnp.iscomplexobj(values):
         return jax.lax.complex(values.real.clip(-1, 1), values.imag.clip(-1, 1))
     return values.clip(-1, 1)
-
-
-def _check_weights(
-    name: str, weights: jax.Array | None, kind: Any, observations: int
-) -> None:
-    if weights is None:
-        return
-    if weights.ndim > 1:
-        raise RuntimeError(
-            f"cov(): expected {name} to have one or fewer dimensions but got {weights.ndim}"
-        )
-    if not jnp.issubdtype(weights.dtype, kind):
-        raise RuntimeError(
-            f"cov(): expected {name} to be {kind.__name__} numbers but got {weights.dtype}"
-        )
-    if weights.size != observations:
-        raise RuntimeError(
-            f"cov(): expected {name} to have {observations} elements but got {weights.size}"
-        )
-    require_values(
-        lambda values: values >= 0, weights, message=f"cov(): {name} cannot be negative"
-    )
 
 
 def vector_norm(
@@ -282,26 +255,14 @@ def vector_norm(
     return norm.astype(jnp.finfo(result_dtype).dtype)
 
 
-def hash_tensor(
-    x: jax.Array, dim: Dims = (), *, keepdim: bool = False, mode: int = 0
-) -> jax.Array:
-    """Traced. The exclusive or of the bits of elements, as float64 or integers of 64
-    bits.
-    """
-    del mode
+def hash_tensor(x: torch.Tensor, *options: Any, **keywords: Any) -> torch.Tensor:
+    """Traced. The exclusive or of the bits of elements, by torch on the host."""
     if not jax.config.read("jax_enable_x64"):
         raise MissingDtypeError(
             "torch.hash_tensor gives uint64, which the device does not have",
             fix="compute it on the host, torch.hash_tensor(x.cpu()); jax_enable_x64 gives a CPU 64 bits",
         )
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        bits = jax.lax.bitcast_convert_type(x.astype(jnp.float64), jnp.uint64)
-    else:
-        bits = x.astype(jnp.int64).astype(jnp.uint64)
-    axes = _axes(x, dim) or tuple(range(x.ndim))
-    axes = tuple(axis % max(x.ndim, 1) for axis in axes)
-    result = jax.lax.reduce(bits, np.uint64(0), jax.lax.bitwise_xor, axes)
-    return jnp.expand_dims(result, axes) if keepdim else result
+    return on_host(_aten.hash_tensor.default)(x, *options, **keywords)
 
 
 _aten = torch.ops.aten
@@ -311,7 +272,7 @@ LOWERINGS = (
         on_arrays(vector_norm),
         "asks for the value of a number",
     ),
-    Lowering(_aten.hash_tensor.default, on_arrays(hash_tensor), "has no lowering"),
+    Lowering(_aten.hash_tensor.default, hash_tensor, "has no lowering"),
     *(
         Lowering(overload, on_arrays(any_), "forgets imaginary parts")
         for overload in (_aten.any.default, _aten.any.dim, _aten.any.dims)
@@ -341,9 +302,9 @@ LOWERINGS = (
         on_arrays(var_mean),
         "takes integers, and no dimension of a number",
     ),
-    Lowering(torch.cov, on_arrays(cov), "asks for the weights' values"),
+    Lowering(torch.cov, cov, "asks for the weights' values"),
     Lowering(torch.corrcoef, on_arrays(corrcoef), "has float32 for no halves"),
-    Lowering(torch.Tensor.cov, on_arrays(cov), "asks for the weights' values"),
+    Lowering(torch.Tensor.cov, cov, "asks for the weights' values"),
     Lowering(
         _aten.cumsum.default,
         on_arrays(cumsum),
