@@ -154,10 +154,6 @@ EXPLANATIONS = (
         "of infinite parts",
     ),
     Explanation(
-        ("special.*polynomial_*",), ("NaN", "mixed"), "nan for",
-        "torch leaves its loop for NaN before there is a result, and gives what it had for the element before",
-    ),
-    Explanation(
         ("_upsample_bilinear2d_aa",), (SINGLE,), "values:",
         "torch repeats the first row of an image that is one pixel wide, unless it is in channels_last",
     ),
@@ -174,7 +170,7 @@ EXPLANATIONS = (
         "the gradient of an infinite one is NaN by one order of its products, and infinite by the other",
     ),
     Explanation(
-        ("nn.functional.binary_cross_entropy", "histogram", "histogramdd"), (), "torch raises",
+        ("nn.functional.binary_cross_entropy",), (), "torch raises",
         "torch on the CPU reads all elements to refuse NaN, which would stop the device at each call",
     ),
     Explanation(

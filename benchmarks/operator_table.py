@@ -76,6 +76,13 @@ one says so with your line and with what to write instead: `torch.where` in plac
 `one_hot`, `output_size=` of `repeat_interleave`. The dtypes that the device lacks are float64, complex128 and uint64
 without `jax_enable_x64`, and complex32 always.
 """
+_ON_HOST = """
+**On the host.** Of what no model of transformers, diffusers and timm calls, torch itself computes these: {names};
+derivatives of digamma, `cov` with weights, and of complex numbers {complex_names}, `logaddexp` and `logcumsumexp`. Each
+call moves its inputs to the host and the results back, at once or by a callback of the compiled program, also over a
+mesh of one process. Gradients are torch's. A program for a described TPU (`tpuport compile`), or of several processes,
+cannot call the host: an error names the operator and your line.
+"""
 
 
 def page(
@@ -107,9 +114,21 @@ def page(
             complete=complete.total(),
             by_dtype=_listed([f"{count:,} of {dtype}" for dtype, count in complete.items()]) or "none",
         )
-    header += _RUNS.format(runs=_runs(entries)) + _usage(verdicts) + _VALUES
+    header += _RUNS.format(runs=_runs(entries)) + _usage(verdicts) + _VALUES + _on_host()
     lines = [header, *_summary(entries, verdicts, dtypes), *_exceptions(by_operator, verdicts)]
     return "\n".join([*lines, *_hostile(hostile, by_operator, verdicts)]) + "\n"
+
+
+def _on_host() -> str:
+    from tpuport.compat.operators.complex_functions import ON_HOST
+    from tpuport.compat.operators.host_operators import NAMES
+
+    # Overloads of one function are one name, and derivatives of digamma are named in the text.
+    names = (name.removeprefix("_").replace("special_", "special.") for name in NAMES if name != "polygamma")
+    return _ON_HOST.format(
+        names=", ".join(f"`{name}`" for name in names),
+        complex_names=", ".join(f"`{name}`" for name in ON_HOST),
+    )
 
 
 def _hostile(

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.experimental.buffer_callback import buffer_callback
 
 from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
@@ -50,6 +49,9 @@ def call_host(
     """
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees)):
         return list(map(jnp.asarray, function(*trees)))
+    # Only where a program calls the host: jax does not promise to keep it.
+    from jax.experimental.buffer_callback import buffer_callback
+
     options: Any = {"vmap_method": "sequential"}
     return jax.lax.platform_dependent(
         *trees,

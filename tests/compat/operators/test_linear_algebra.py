@@ -37,29 +37,10 @@ def test_logarithm_of_the_determinant(agree):
     agree(lambda x: [*torch.linalg.slogdet(x), x.logdet().nan_to_num(), x.det()], X, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 3), (3, 5)], ids=str)
-def test_lu(agree, shape):
-    agree(lambda x: tuple(torch.linalg.lu(x)), torch.randn(shape))
-
-
 @pytest.mark.filterwarnings("ignore:torch.lu is deprecated")
 def test_older_lu(agree):
     x = torch.randn(2, 4, 3)
     agree(lambda x: [*torch.lu(x), *x.lu(get_infos=True)], x)
-
-
-@pytest.mark.parametrize("data", [True, False])
-def test_lu_unpack(agree, data):
-    def unpack(factors, pivots):
-        return tuple(torch.lu_unpack(factors, pivots, unpack_data=data))
-
-    agree(unpack, *torch.linalg.lu_factor(torch.randn(2, 4, 3)))
-
-
-@pytest.mark.parametrize("left", [True, False])
-def test_ormqr(agree, left):
-    x, other = torch.randn(4, 3), torch.randn(4, 4)
-    agree(lambda *tensors: torch.ormqr(*tensors, left=left), *torch.geqrf(x), other, tolerance=1e-4)
 
 
 def test_matrix_exp_of_halves():

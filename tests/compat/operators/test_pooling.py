@@ -51,22 +51,6 @@ def test_half_precision(agree, dtype):
     agree(lambda x: functional.max_pool2d(x, 3, 2, 1, 2, True), X.to(dtype))
 
 
-def test_fractional_max_pool(agree):
-    def pool(x, samples):
-        return functional.fractional_max_pool2d(
-            x, (2, 3), output_size=(3, 4), _random_samples=samples, return_indices=True
-        )
-
-    agree(pool, torch.randn(2, 3, 9, 11), torch.rand(2, 3, 2))
-
-
-def test_fractional_max_pool_of_three_dimensions(agree):
-    def pool(x, samples):
-        return functional.fractional_max_pool3d(x, 2, output_size=(3, 4, 1), _random_samples=samples)
-
-    agree(pool, torch.randn(1, 2, 7, 9, 5), torch.rand(1, 2, 3))
-
-
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_max_unpool(agree, rank):
     pool, unpool = (getattr(functional, f"max_{kind}{rank}d") for kind in ("pool", "unpool"))

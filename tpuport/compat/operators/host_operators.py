@@ -5,6 +5,7 @@ values are known, and by a callback of the program where they are not. Results a
 errors are torch's own.
 """
 
+import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -79,13 +80,13 @@ class HostCall:
 
     def on_tensors(self, arrays: Sequence[Any]) -> Any:
         """On the host. The results as torch returns them."""
-        with outside_of_modes(), torch.no_grad():
-            return self.compute(self.tensors(arrays))
+        return _apart(self.compute, self.tensors(arrays))
 
     def tensors(self, arrays: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors of torch that arrays of the device stand for."""
         pairs = zip(arrays, self.dtypes, strict=True)
-        return [to_torch(array).to(dtype) for array, dtype in pairs]
+        with outside_of_modes():
+            return [to_torch(array).to(dtype) for array, dtype in pairs]
 
     def compute(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The operator of torch, called with these tensors."""
@@ -112,23 +113,43 @@ class HostGradients:
             arrays: of the call.
             gradients: of its results; None for zeros.
         """
-        with outside_of_modes(), torch.enable_grad():
-            tensors = self.call.tensors(arrays)
-            inputs = [tensors[place].requires_grad_() for place in self.places]
-            results = torch_pytree.tree_leaves(self.call.compute(tensors))
-            # jax's gradients of complex numbers are the conjugates of torch's.
-            pairs = [
-                (result, to_torch(gradient).to(result.dtype).conj())
-                for result, gradient in zip(results, gradients, strict=True)
-                if gradient is not None and result.requires_grad
-            ]
-            if not pairs:
-                return [np.zeros_like(to_numpy(tensor)) for tensor in inputs]
-            outputs, of_outputs = zip(*pairs, strict=True)
-            found = torch.autograd.grad(
-                outputs, inputs, of_outputs, allow_unused=True, materialize_grads=True
-            )
-            return [to_numpy(gradient.conj()) for gradient in found]
+        tensors = self.call.tensors(arrays)
+        of_results = [
+            None if gradient is None else to_torch(gradient) for gradient in gradients
+        ]
+        return list(map(to_numpy, _apart(self.compute, tensors, of_results)))
+
+    def compute(
+        self,
+        tensors: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
+    ) -> Sequence[torch.Tensor]:
+        """The gradients as jax has them, those of torch."""
+        inputs = [tensors[place].requires_grad_() for place in self.places]
+        results = torch_pytree.tree_leaves(self.call.compute(tensors))
+        # jax's gradients of complex numbers are the conjugates of torch's.
+        pairs = [
+            (result, gradient.to(result.dtype).conj())
+            for result, gradient in zip(results, gradients, strict=True)
+            if gradient is not None and result.requires_grad
+        ]
+        if not pairs:
+            return [torch.zeros_like(tensor) for tensor in inputs]
+        outputs, of_outputs = zip(*pairs, strict=True)
+        found = torch.autograd.grad(
+            outputs, inputs, of_outputs, allow_unused=True, materialize_grads=True
+        )
+        return [gradient.conj() for gradient in found]
+
+
+def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function gives in a thread of its own.
+
+    There torch has none of the modes of the caller; nor what torch does without in code
+    that it calls for an operator, as this is: gradients, and conjugates.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(function, *arguments).result()
 
 
 def on_host(operator: OpOverload) -> Callable[..., Any]:
@@ -167,29 +188,36 @@ def on_host(operator: OpOverload) -> Callable[..., Any]:
     return lowering
 
 
-def _trial(call: HostCall, arrays: Sequence[jax.Array]) -> Any:
-    """Results of the shapes and dtypes that a call gives; outside of torch's dispatch
-    they know whether torch has gradients of them.
+def _trial(
+    call: HostCall, arrays: Sequence[jax.Array], places: Sequence[int] = ()
+) -> Any:
+    """Results of the shapes and dtypes that a call gives.
+
+    Args:
+        places: among the arrays, of which the results know whether torch has gradients.
 
     Raises:
         Exception: torch's own, where it refuses the arguments.
     """
+
+    def attempt(make: Callable[..., torch.Tensor]) -> Any:
+        pairs = zip(arrays, call.dtypes, strict=True)
+        tensors = [_some_tensor(make, array.shape, dtype) for array, dtype in pairs]
+        for place in places:
+            # A copy, as torch itself writes to some arguments.
+            tensors[place] = tensors[place].requires_grad_().clone()
+        return call.compute(tensors)
+
     attempts = [torch.empty] * (call.operator not in _OTHERS_ON_META)
     # Some operators have no kernel for tensors without values; and of integers, some
     # refuse a class 1, and others a weight 0.
     attempts += [torch.zeros, torch.ones]
     for make in attempts:
-        with outside_of_modes(), torch.enable_grad():
-            try:
-                return call.compute(
-                    [
-                        _some_tensor(make, array.shape, dtype)
-                        for array, dtype in zip(arrays, call.dtypes, strict=True)
-                    ]
-                )
-            except RuntimeError:
-                if make is torch.ones:
-                    raise
+        try:
+            return _apart(attempt, make)
+        except RuntimeError:
+            if make is torch.ones:
+                raise
     return None
 
 
@@ -200,13 +228,11 @@ def _some_tensor(
     or numbers of which no matrix is singular.
     """
     if make is torch.empty:
-        tensor = make(shape, dtype=dtype, device="meta")
-    elif _is_inexact(dtype):
+        return make(shape, dtype=dtype, device="meta")
+    if _is_inexact(dtype):
         generator = torch.Generator().manual_seed(0)
-        tensor = torch.rand(shape, dtype=dtype, generator=generator)
-    else:
-        tensor = make(shape, dtype=dtype)
-    return tensor.requires_grad_() if _is_inexact(dtype) else tensor
+        return torch.rand(shape, dtype=dtype, generator=generator)
+    return make(shape, dtype=dtype)
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
@@ -230,13 +256,16 @@ def _differentiable(
     def forward(*primals: Any) -> tuple[list[jax.Array], Any]:
         arrays = [primal.value for primal in primals]
         # The tree of what is saved tells of which arrays there are gradients.
-        varied = [primal.value if primal.perturbed else None for primal in primals]
+        varied = [
+            primal.value if primal.perturbed and _is_inexact(dtype) else None
+            for primal, dtype in zip(primals, call.dtypes, strict=True)
+        ]
         return compute(*arrays), (arrays, varied)
 
     def backward(saved: Any, gradients: list[Any]) -> tuple[jax.Array | None, ...]:
         arrays, varied = saved
-        _require_gradients(call, arrays)
         places = tuple(place for place, array in enumerate(varied) if array is not None)
+        _require_gradients(call, arrays, places)
         of_results = [
             None
             if not _is_inexact(result.dtype) or isinstance(gradient, SymbolicZero)
@@ -255,9 +284,13 @@ def _differentiable(
 _shape = jax.ShapeDtypeStruct
 
 
-def _require_gradients(call: HostCall, arrays: Sequence[jax.Array]) -> None:
-    """PortError if torch has no gradient of an operator."""
-    results = torch_pytree.tree_leaves(_trial(call, arrays))
+def _require_gradients(
+    call: HostCall, arrays: Sequence[jax.Array], places: Sequence[int]
+) -> None:
+    """PortError if torch has no gradient of an operator for the arrays at these
+    places.
+    """
+    results = torch_pytree.tree_leaves(_trial(call, arrays, places))
     nodes = [result.grad_fn for result in results if result.grad_fn is not None]
     if not nodes or any(node.name() == "NotImplemented" for node in nodes):
         raise PortError(
@@ -273,7 +306,11 @@ def _overloads(name: str) -> list[OpOverload]:
 
 
 LOWERINGS = tuple(
-    Lowering(overload, on_host(overload), "lacks it, or has other values")
+    Lowering(
+        overload,
+        on_host(overload),
+        "lacks it, or gets it wrong; torch computes it on the host",
+    )
     for name in NAMES
     for overload in _overloads(name)
 )
