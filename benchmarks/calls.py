@@ -59,14 +59,14 @@ def large_model(name: str) -> tuple[Any, dict[str, Any]]:
             from benchmarks.hunyuan_compile import inputs
 
             model = HunyuanVideo15Transformer3DModel()
-            return model.eval(), inputs(model.config)
+            return model.bfloat16().eval(), inputs(model.config)
         from transformers import LlamaConfig, LlamaForCausalLM
 
         config = LlamaConfig(
             vocab_size=128_256, hidden_size=8192, intermediate_size=28_672, num_hidden_layers=80,
             num_attention_heads=64, num_key_value_heads=8, rope_theta=500_000.0,
         )  # fmt: skip
-        model = LlamaForCausalLM(config).eval()
+        model = LlamaForCausalLM(config).bfloat16().eval()
         return model, {"input_ids": torch.empty(1, 1024, dtype=torch.int64), "use_cache": False}
 
 

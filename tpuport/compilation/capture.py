@@ -3,7 +3,7 @@
 What a program needs is known when the code has run: the keys of its draws, the arrays
 that it overwrites. So the keys are inputs from the start, more of them than most code
 draws, and what follows from the program is decided by passes over it
-(`compilation.overwritten_arrays`), and not by running the code again.
+(`compilation.passes`), and not by running the code again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,6 @@ import jax
 from jax.extend.core import ClosedJaxpr
 
 from tpuport.compat import index_checks, randomness
-from tpuport.compat.jaxprs import without_unused_inputs
 from tpuport.errors import PortError
 
 # The first has keys enough unless the code draws very often, or from a generator that
@@ -29,8 +28,7 @@ class Captured(NamedTuple):
             [rows, 2] of sources of random numbers.
         results: what the function returned, with a jax.ShapeDtypeStruct for each array.
         draws: how many keys a run takes of each source.
-        key_inputs: which of these are inputs of the program: some draws are for
-            nothing.
+        key_inputs: which of these are inputs of the program.
     """
 
     program: ClosedJaxpr
@@ -98,13 +96,9 @@ def _trace(
 
     traced = jax.jit(counted).trace(list(arrays), keys)
     counts = dict(draws)
-    # Most programs draw nothing.
-    used, program = without_unused_inputs(traced.jaxpr, first=len(arrays))
-    sources = keys.sources
-    drawn = [number for number, source in enumerate(sources) if counts.get(source)]
     return Captured(
-        program,
+        traced.jaxpr,
         traced.out_info,
-        tuple((sources[number], counts[sources[number]]) for number in drawn),
-        tuple(drawn.index(number) for number in used),
+        tuple((source, counts.get(source, 0)) for source in keys.sources),
+        tuple(range(len(keys.sources))),
     )

@@ -47,6 +47,7 @@ from tpuport.compilation.model_weights import (
     use_weights,
 )
 from tpuport.compilation.number_operators import number_operators
+from tpuport.compilation.passes import Draft, run_passes
 from tpuport.compilation.prepared_call import (
     ChangedObjects,
     PreparedCall,
@@ -288,27 +289,42 @@ class CompiledFunction:
         Raises:
             NumbersChanged: the call has other numbers among its arguments now.
         """
-        inputs = ProgramInputs.of(*arguments[:-1])
+        inputs, static = ProgramInputs.of(*arguments[:-1]), arguments.static
 
         def run(arrays: list[Any]) -> Any:
-            return self._run_scanned(*inputs.unflatten(arrays), arguments.static)
+            return self._run(*inputs.unflatten(arrays), static)
 
-        with self._numbers.fixed_by_errors(call):
+        arrays = inputs.flatten(*arguments[:-1])
+        loops = self.scan_layers is not False and any(
+            map(layers.stacked_lists, arguments.weights)
+        )
+        with (
+            self._numbers.fixed_by_errors(call),
+            layers.record_calls() if loops else contextlib.nullcontext() as blocks,
+        ):
             captured = capture(
                 run,
-                inputs.flatten(*arguments[:-1]),
+                arrays,
                 self.program.name,
                 checks_indices=self.program.checks_indices,
             )
         self._numbers.add_program(call, self._guards_of_trace)
         check_constants(self.program.name, list(captured.program.consts))
+        draft = run_passes(
+            Draft(
+                captured,
+                inputs,
+                arrays,
+                first_of_state=len(call.divided.arrays),
+                given=static.layout.tensors_named(static.donated),
+                blocks=blocks,
+                keeps_inputs=self.program.checks_indices,
+            )
+        )
+        if blocks is not None:
+            self.scanned, self.declined = draft.scanned, draft.declined
         program = self.program.make(
-            captured,
-            inputs,
-            arguments,
-            call,
-            self._changed_caches,
-            self._changed_objects,
+            draft, arguments, self._changed_caches, self._changed_objects
         )
         if self._served_states.look(key, program, arguments, call):
             self.program.forget_trace()
@@ -413,17 +429,6 @@ class CompiledFunction:
                 output, rebuilt, writes, state, *trace.find_changes()
             )
             self._changed_objects = changed_objects(results)
-        check_leaks(self._preparation.make_state(static.layout))
+        if not state.is_current():
+            check_leaks(self._preparation.make_state(static.layout))
         return results
-
-    def _run_scanned(
-        self, weights: list, tensors: list, donated: list, static: StaticPart
-    ) -> Any:
-        """Traced. As `_run`, with the blocks whose weights are stacked in a loop."""
-        has_stacks = any(map(layers.stacked_lists, weights))
-        if self.scan_layers is False or not has_stacks:
-            return self._run(weights, tensors, donated, static)
-        function = layers.scan_blocks(functools.partial(self._run, static=static))
-        output = function(weights, tensors, donated)
-        self.scanned, self.declined = function.scanned, function.declined
-        return output

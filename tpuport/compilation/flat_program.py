@@ -39,6 +39,7 @@ class FlatProgram:
         captured: as above.
         donated: as above.
         count: of the inputs beside keys of draws.
+        draws: how many keys a run takes of each source that it draws from.
     """
 
     def __init__(
@@ -60,6 +61,12 @@ class FlatProgram:
         kept = [number for number in range(self.count) if number not in gone]
         # jax gives donated arrays to results of their form in order.
         self._order = (*kept, *self.donated) if self.donated else None
+        # In the order of the keys: most programs draw nothing.
+        draws = captured.draws
+        self.draws = tuple(draw for draw in draws if draw[1])
+        self._key_places = [
+            self.draws.index(draws[number]) for number in captured.key_inputs
+        ]
         self._jitted_by_options: dict[tuple[tuple[str, str], ...], Any] = {}
 
     @cleared_if_spoiled()
@@ -75,7 +82,7 @@ class FlatProgram:
                 of its dimension.
         """
         process_watch.begin_call(self.name, arrays)
-        draws = self.captured.draws
+        draws = self.draws
         with explained_cache(self.name):
             jitted = self._jitted(arrays)
             if not draws and not self._checks_indices:
@@ -131,7 +138,7 @@ class FlatProgram:
     def _padded(self, keys: randomness.ProgramKeys) -> list[Any]:
         """The keys that are inputs, with as many rows as when the code was run."""
         padded = []
-        for number, aval in zip(self.captured.key_inputs, self._key_avals, strict=True):
+        for number, aval in zip(self._key_places, self._key_avals, strict=True):
             whole = np.zeros(aval.shape, aval.dtype)
             whole[: len(keys.arrays[number])] = keys.arrays[number]
             padded.append(whole)

@@ -1,6 +1,5 @@
 """The programs of one compiled function."""
 
-import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,9 +12,9 @@ from tpuport.compat import index_checks
 from tpuport.compat.convert import NarrowIntegers
 from tpuport.compilation import overwritten_arrays
 from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.compilation.capture import Captured
 from tpuport.compilation.compilation_count import CompilationCount
 from tpuport.compilation.flat_program import FlatProgram, Retraced
+from tpuport.compilation.passes import Draft
 from tpuport.compilation.persistent_cache import use_persistent_cache
 from tpuport.compilation.prepared_call import (
     ChangedObjects,
@@ -114,16 +113,15 @@ class FunctionPrograms(CompilationCount):
 
     def make(
         self,
-        captured: Captured,
-        inputs: ProgramInputs,
+        draft: Draft,
         arguments: ProgramArguments,
-        call: PreparedCall,
         changed_caches: tuple[int, ...],
         changed_objects: ChangedObjects,
     ) -> CallProgram:
         """The program of a function that has been captured for a call.
 
         Args:
+            draft: after all passes.
             changed_caches, changed_objects: as of `CallProgram`.
         """
         models = arguments.static.models
@@ -131,27 +129,18 @@ class FunctionPrograms(CompilationCount):
             describe_program(arguments),
             epoch=tuple(port_count(reference()) for reference, _ in models),  # type: ignore[arg-type]
         )
-        places = inputs.places()
-        arrays = inputs.flatten(*arguments[:-1])
-        overwrites = overwritten_arrays.find_overwrites(
-            captured.results,
-            {slot: arrays[place] for slot, place in places.items()},
-            len(call.divided.arrays),
-            itertools.chain.from_iterable(arguments.donated),
-            arguments.static.layout.tensors_named(arguments.static.donated),
-        )
-        read = overwritten_arrays.find_read_caches(captured.results, arguments.donated)
-        donated = [places[overwrite.slot] for overwrite in overwrites]
-        # Last: caches are in the output, which is the last result.
-        for number in range(len(arguments.donated)):
-            donated += () if number in read else inputs.of_cache(number)
         flat = FlatProgram(
-            self.name, captured, donated, checks_indices=self.checks_indices
+            self.name, draft.captured, draft.donated, checks_indices=self.checks_indices
         )
-        overwrites = () if self.checks_indices else overwrites
-        structure, dtypes = _form_of_results(captured.results)
+        structure, dtypes = _form_of_results(draft.captured.results)
         return CallProgram(
-            flat, inputs, overwrites, changed_caches, changed_objects, structure, dtypes
+            flat,
+            draft.inputs,
+            draft.overwrites,
+            changed_caches,
+            changed_objects,
+            structure,
+            dtypes,
         )
 
 

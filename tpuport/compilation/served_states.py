@@ -262,7 +262,7 @@ class _Comparison:
         """
         # Random numbers would be drawn for another program.
         programs = (self._run.program, self._program)
-        if any(program.flat.captured.draws for program in programs):
+        if any(program.flat.draws for program in programs):
             return False
         counts = [len(program.in_avals) for program in (self._first, self._second)]
         if counts != [len(self._run.inputs), len(set(self._slots))]:

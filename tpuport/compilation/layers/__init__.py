@@ -2,12 +2,17 @@
 for all.
 """
 
-from tpuport.compilation.layers.block_calls import mark_blocks
+from tpuport.compilation.layers.block_calls import (
+    CallRecord,
+    mark_blocks,
+    record_calls,
+)
 from tpuport.compilation.layers.scan_policy import ScanDecision, decide_scan
 from tpuport.compilation.layers.scanning import (
     DeclinedBlocks,
     ScannedBlocks,
     ScannedFunction,
+    loop_blocks,
     scan_blocks,
 )
 from tpuport.compilation.layers.stacks import (
@@ -25,6 +30,7 @@ from tpuport.compilation.layers.stacks import (
 )
 
 __all__ = [
+    "CallRecord",
     "DeclinedBlocks",
     "ScanDecision",
     "ScannedBlocks",
@@ -34,7 +40,9 @@ __all__ = [
     "block_weight_names",
     "decide_scan",
     "find_stacks",
+    "loop_blocks",
     "mark_blocks",
+    "record_calls",
     "scan_blocks",
     "split_stacked",
     "stack_layers",

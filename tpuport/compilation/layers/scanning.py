@@ -82,13 +82,7 @@ class ScannedFunction:
         rewriter = _Rewriter(record)
         results = rewriter.evaluate(closed, jax.tree.leaves((args, kwargs)))
         self.scanned, self.declined = tuple(rewriter.scanned), tuple(rewriter.declined)
-        for blocks in self.declined:
-            logger.info(
-                "%d blocks of %s are not scanned: %s",
-                blocks.count,
-                blocks.name,
-                blocks.reason,
-            )
+        rewriter.log_declined()
         return jax.tree.unflatten(jax.tree.structure(output_form), results)
 
     @property
@@ -101,6 +95,31 @@ class ScannedFunction:
         """
         scanned = sum(blocks.count for blocks in self.scanned)
         return scanned > sum(blocks.count for blocks in self.declined)
+
+
+class Looped(NamedTuple):
+    """A program with blocks in loops.
+
+    Attributes:
+        program: the program.
+        scanned, declined: blocks that run in loops, and that do not.
+    """
+
+    program: ClosedJaxpr
+    scanned: tuple[ScannedBlocks, ...]
+    declined: tuple[DeclinedBlocks, ...]
+
+
+def loop_blocks(closed: ClosedJaxpr, record: CallRecord) -> Looped:
+    """A program with its calls of equal blocks in loops.
+
+    Args:
+        record: of the trace that made the program.
+    """
+    rewriter = _Rewriter(record)
+    program = rewriter.rewrite(closed)
+    rewriter.log_declined()
+    return Looped(program, tuple(rewriter.scanned), tuple(rewriter.declined))
 
 
 def scan_blocks(function: Callable) -> ScannedFunction:
@@ -150,6 +169,16 @@ class _Rewriter:
         )
         return _Evaluation(jaxpr, program, values).results(nodes)
 
+    def log_declined(self) -> None:
+        """Say which blocks do not run in loops, and why."""
+        for blocks in self.declined:
+            logger.info(
+                "%d blocks of %s are not scanned: %s",
+                blocks.count,
+                blocks.name,
+                blocks.reason,
+            )
+
     def _note_results(
         self, calls: dict[int, list[list[int]]], selector: RunSelector
     ) -> None:
@@ -171,9 +200,10 @@ class _Rewriter:
         # What a block itself calls is compared and scanned as a part of the block.
         if equation.primitive.name not in _CONTROL_FLOW or block_call(equation):
             return equation
-        return jaxprs.replace_sub_jaxprs(equation, self._rewrite_program)
+        return jaxprs.replace_sub_jaxprs(equation, self.rewrite)
 
-    def _rewrite_program(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+    def rewrite(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """A program with its calls of blocks in loops."""
         if not has_block_calls(closed):
             return closed
         forms = [

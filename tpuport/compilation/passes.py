@@ -1,0 +1,116 @@
+"""What is done to a captured program before it is compiled, in order.
+
+| pass | what it does |
+| --- | --- |
+| `loop_equal_blocks` | calls of blocks whose weights are stacked become one loop |
+| `drop_unused_inputs` | what no result depends on goes, the keys of unused draws too |
+| `donate_overwritten` | results get the memory of the inputs that they replace |
+
+A pass takes a `Draft` and returns one; a pass that is not sure leaves it as it is. To
+add one, write such a function, put it into `PASSES`, and try it in
+tests/compilation/test_passes.py on a captured function: results as before.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from tpuport.compat.jaxprs import without_unused_inputs
+from tpuport.compilation import layers, overwritten_arrays
+from tpuport.compilation.capture import Captured
+from tpuport.compilation.program_inputs import ProgramInputs, Slot
+
+
+class Draft(NamedTuple):
+    """A captured program on its way to the compiler.
+
+    Attributes:
+        captured: the program.
+        inputs: the order of its inputs.
+        arrays: these inputs, or their forms.
+        first_of_state: the number of the first tensor that is of the function's state.
+        given: numbers of the tensors that the user donates.
+        blocks: the blocks that were called; None if none is to run in a loop.
+        keeps_inputs: whether nothing may be donated.
+        donated: numbers of the inputs that are donated, in the order of the results
+            that take their memory.
+        overwrites: what is donated beside caches.
+        scanned, declined: blocks that run in loops, and that do not.
+    """
+
+    captured: Captured
+    inputs: ProgramInputs
+    arrays: Sequence[Any]
+    first_of_state: int
+    given: Sequence[int] = ()
+    blocks: layers.CallRecord | None = None
+    keeps_inputs: bool = False
+    donated: tuple[int, ...] = ()
+    overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
+    scanned: tuple[layers.ScannedBlocks, ...] = ()
+    declined: tuple[layers.DeclinedBlocks, ...] = ()
+
+
+def loop_equal_blocks(draft: Draft) -> Draft:
+    """Let blocks with equal equations, whose weights are rows of stacked arrays, run in
+    a loop (`layers.scanning`).
+    """
+    if draft.blocks is None:
+        return draft
+    looped = layers.loop_blocks(draft.captured.program, draft.blocks)
+    captured = draft.captured._replace(program=looped.program)
+    return draft._replace(
+        captured=captured, scanned=looped.scanned, declined=looped.declined
+    )
+
+
+def drop_unused_inputs(draft: Draft) -> Draft:
+    """Take out equations that no result depends on, and keys that no draw needs. Arrays
+    of the call stay inputs, used or not: jax drops those.
+    """
+    captured = draft.captured
+    count = len(captured.program.in_avals) - len(captured.key_inputs)
+    used, program = without_unused_inputs(captured.program, first=count)
+    key_inputs = tuple(captured.key_inputs[number] for number in used)
+    return draft._replace(
+        captured=captured._replace(program=program, key_inputs=key_inputs)
+    )
+
+
+def donate_overwritten(draft: Draft) -> Draft:
+    """Donate the inputs that results replace (`overwritten_arrays`)."""
+    if draft.keeps_inputs:
+        return draft
+    inputs, results = draft.inputs, draft.captured.results
+    places: dict[Slot, int] = inputs.places()
+    caches = [
+        [draft.arrays[place] for place in inputs.of_cache(number)]
+        for number in range(len(inputs.caches))
+    ]
+    overwrites = overwritten_arrays.find_overwrites(
+        results,
+        {slot: draft.arrays[place] for slot, place in places.items()},
+        draft.first_of_state,
+        itertools.chain.from_iterable(caches),
+        draft.given,
+    )
+    donated = [places[overwrite.slot] for overwrite in overwrites]
+    read = overwritten_arrays.find_read_caches(results, caches)
+    # Last: caches are in the output, which is the last result.
+    for number in range(len(caches)):
+        donated += () if number in read else inputs.of_cache(number)
+    return draft._replace(donated=tuple(donated), overwrites=overwrites)
+
+
+PASSES: Final[tuple[Callable[[Draft], Draft], ...]] = (
+    loop_equal_blocks,
+    drop_unused_inputs,
+    donate_overwritten,
+)
+
+
+def run_passes(draft: Draft) -> Draft:
+    """The draft after all passes."""
+    for each in PASSES:
+        draft = each(draft)
+    return draft
