@@ -10,14 +10,15 @@ from transformers import T5Config, T5EncoderModel
 import tpuport
 from tpuport import PortError, compat
 from tpuport.checkpoint import to_cpu
-from tpuport.diffusion.compiled_components import CompiledForward, compile_forward, restore_forward
+from tpuport.compilation.model_calls import compile_call, restore_call
+from tpuport.diffusion.compiled_components import ComponentCall
 from tpuport.diffusion.mixed_devices import allow_mixed, to_host
 
 
-def ported(module: torch.nn.Module) -> tuple[Any, CompiledForward]:
+def ported(module: torch.nn.Module) -> tuple[Any, ComponentCall]:
     with torch.no_grad():
         tpuport.port(module)
-    return module, compile_forward(module)
+    return module, compile_call(module, call_class=ComponentCall)
 
 
 class Double(torch.nn.Module):
@@ -48,8 +49,8 @@ def test_arguments_in_containers_of_host_and_device() -> None:
 def test_the_signature_is_the_modules() -> None:
     module, forward = ported(Double())
     assert inspect.signature(module.forward) == inspect.signature(Double().forward)
-    assert compile_forward(module) is forward
-    restore_forward(module)
+    assert compile_call(module, call_class=ComponentCall) is forward
+    restore_call(module)
     assert "forward" not in vars(module)
 
 

@@ -8,7 +8,8 @@ import torch
 
 import tpuport
 from tpuport import compat
-from tpuport.diffusion.compiled_components import CompiledForward, compile_forward
+from tpuport.compilation.model_calls import compile_call
+from tpuport.diffusion.compiled_components import ComponentCall
 from tpuport.diffusion.guider_batching import ConditionBatcher
 from tpuport.diffusion.mixed_devices import allow_mixed, to_host
 
@@ -34,7 +35,7 @@ class Calls:
     def __init__(self, dp: int | None) -> None:
         self.model = Model()
         tpuport.port(self.model)
-        self.forward: CompiledForward = compile_forward(self.model)
+        self.forward: ComponentCall = compile_call(self.model, call_class=ComponentCall)
         self.batches: list[int] = []
         run = self.forward.run
 

@@ -9,7 +9,7 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 import torch
@@ -195,6 +195,9 @@ class ModelCall:
         return type(self), (self.module, self._make_on_host, self.own.given)
 
 
+Call = TypeVar("Call", bound=ModelCall)
+
+
 def _check_token_ids(model: torch.nn.Module, ids: Any) -> None:
     """IndexError for ids outside the vocabulary, which inside of the program would read
     NaN.
@@ -237,16 +240,24 @@ def _bound_to(module: torch.nn.Module, original: Callable) -> Callable:
 
 
 def compile_call(
-    model: torch.nn.Module, make_on_host: MakeCallOnHost | None = None
-) -> None:
-    """Let a ported model's own call run its compiled program. Does nothing the second
-    time.
+    model: torch.nn.Module,
+    make_on_host: MakeCallOnHost | None = None,
+    call_class: type[Call] = ModelCall,
+) -> Call:
+    """Let a ported model's own call run its compiled program, and return that call.
+    Does nothing the second time.
 
     Args:
         make_on_host: as of `ModelCall`.
+        call_class: `ModelCall`, or what does more in each call.
     """
-    if not isinstance(vars(model).get("forward"), ModelCall):
-        model.forward = ModelCall(model, make_on_host)
+    call = vars(model).get("forward")
+    if isinstance(call, call_class):
+        return call
+    given = call.own.given if isinstance(call, ModelCall) else None
+    call = call_class(model, make_on_host, given)
+    model.forward = call
+    return call
 
 
 def restore_call(model: torch.nn.Module) -> None:

@@ -1,7 +1,8 @@
 """A component of a pipeline whose `forward` is a compiled program: the module stays the
 user's, and so do its calls.
 
-`module.forward` is replaced on the instance. Calls from outside run the program for
+`module.forward` is replaced on the instance, as that of any ported model
+(`compilation.model_calls`). Calls from outside run the program for
 their shapes; while something is being traced (the whole loop as a program, a function
 of the user's) the original forward runs and becomes part of that. Lists among its
 arguments that it changes (a video VAE's caches) are changed for the caller. If a
@@ -26,6 +27,12 @@ import torch
 from tpuport import compilation, trace_errors
 from tpuport.checkpoint import forget_mesh, model_mesh, port_count, record_port
 from tpuport.compat.tracing import is_tracing
+from tpuport.compilation.model_calls import (
+    MakeCallOnHost,
+    ModelCall,
+    compile_call,
+    restore_call,
+)
 from tpuport.diffusion.mixed_devices import (
     allow_mixed,
     current_mode,
@@ -58,35 +65,24 @@ _PIECEWISE_FLAGS = (
 _ON_HOST = "leave this component on the host: tpuport.port(pipe, components=[...]) without its name"
 
 
-class CompiledForward:
-    """`module.forward` as programs, one for each set of shapes.
-
-    Takes tensors of the host and of the device; gives tensors of the device.
+class ComponentCall(ModelCall):
+    """The call of a component: one program for each set of shapes.
 
     Attributes:
-        module: the component.
-        own: its own forward.
-        original: its own forward as it is now, bound.
-        compiled: the `CompiledFunction` underneath.
         interceptor: a function `(run, args, kwargs) -> output` that is called instead
             of `run(args, kwargs)`.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-        self.own = compilation.OwnForward(module)
-        functools.update_wrapper(self, self.original)
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        make_on_host: MakeCallOnHost | None = None,
+        original: Callable | None = None,
+    ) -> None:
+        super().__init__(module, make_on_host, original)
         self.interceptor: Callable = lambda run, args, kwargs: run(args, kwargs)
         # Once for each reason, and not in every call.
         self._log = functools.cache(self._log_reason)
-
-    @property
-    def original(self) -> Callable:
-        return self.own.current
-
-    @property
-    def compiled(self) -> compilation.CompiledFunction:
-        return self.own.compiled
 
     @property
     def scan_layers(self) -> bool:
@@ -155,32 +151,6 @@ class CompiledForward:
             name,
             reason,
         )
-
-
-def compile_forward(
-    module: torch.nn.Module, forward_class: type[CompiledForward] = CompiledForward
-) -> CompiledForward:
-    """Replace `module.forward` by a `CompiledForward`, once.
-
-    Args:
-        module: on the device, as `tpuport.port` leaves it, or a part of such a module
-            that was recorded as ported.
-        forward_class: `CompiledForward` or a class derived from it.
-    """
-    forward = vars(module).get("forward")
-    if not isinstance(forward, CompiledForward):
-        forward = forward_class(module)
-        module.forward = forward
-    return forward
-
-
-def restore_forward(module: torch.nn.Module) -> None:
-    """Give a module back the forward that it had; does nothing if it was not
-    replaced.
-    """
-    forward = vars(module).get("forward")
-    if isinstance(forward, CompiledForward):
-        forward.own.restore()
 
 
 class _UploadedArguments:
@@ -267,7 +237,7 @@ def _check_hooks(part: torch.nn.Module, model_name: str) -> None:
             )
 
 
-class _PartForward(CompiledForward):
+class _PartCall(ComponentCall):
     """The encoder or decoder of an autoencoder."""
 
     autoencoder: torch.nn.Module
@@ -284,7 +254,7 @@ class _PartForward(CompiledForward):
             record_port(self.module, mesh)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `CompiledForward`; tensors of the host if the autoencoder works piece by
+        """As `ComponentCall`; tensors of the host if the autoencoder works piece by
         piece.
         """
         if not is_tracing():
@@ -325,9 +295,9 @@ def compile_parts(vae: torch.nn.Module) -> None:
     tensors of the host.
     """
     for part in autoencoder_parts(vae):
-        forward = compile_forward(part, _PartForward)
+        forward = compile_call(part, call_class=_PartCall)
         # A part that is compiled as a component of its own keeps that forward.
-        if isinstance(forward, _PartForward):
+        if isinstance(forward, _PartCall):
             forward.autoencoder = vae
             forward.follow_autoencoder()
     for name in _AUTOENCODER_METHODS:
@@ -338,7 +308,7 @@ def compile_parts(vae: torch.nn.Module) -> None:
 def restore_parts(vae: torch.nn.Module) -> None:
     """Undo `compile_parts`."""
     for part in autoencoder_parts(vae):
-        restore_forward(part)
+        restore_call(part)
         forget_mesh(part)
     for name in _replaced_methods(vae):
         delattr(vae, name)

@@ -22,7 +22,7 @@ import torch
 from tpuport import compat
 from tpuport.base.mappings import without
 from tpuport.base.temporary import temporary_attributes
-from tpuport.diffusion.compiled_components import CompiledForward
+from tpuport.diffusion.compiled_components import ComponentCall
 from tpuport.diffusion.mixed_devices import upload_tree
 from tpuport.internals.diffusers_internals import condition_identifier
 from tpuport.internals.torch_internals import torch_pytree
@@ -48,7 +48,7 @@ def batch_conditions(pipe: Any, state: Any) -> Iterator[None]:
     guider: Any = getattr(pipe, "guider", None)
     denoiser = getattr(pipe, "transformer", None) or getattr(pipe, "unet", None)
     forward = getattr(denoiser, "forward", None)
-    if not (isinstance(forward, CompiledForward) and _can_batch(guider, state)):
+    if not (isinstance(forward, ComponentCall) and _can_batch(guider, state)):
         yield
         return
     dp = None if state.batch_guidance else state.mesh.shape.get("dp", 1)
@@ -81,7 +81,7 @@ class ConditionBatcher:
             single one; None: always.
     """
 
-    def __init__(self, forward: CompiledForward, dp: int | None) -> None:
+    def __init__(self, forward: ComponentCall, dp: int | None) -> None:
         self._signature = inspect.signature(forward.original)
         kinds = {
             parameter.kind: name

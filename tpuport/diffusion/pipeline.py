@@ -20,13 +20,12 @@ from tpuport import checkpoint
 from tpuport.checkpoint import model_mesh
 from tpuport.checkpoint.device_layout import check_mesh_and_rules, one_device_mesh
 from tpuport.compilation import keep_shared, layers
+from tpuport.compilation.model_calls import compile_call, restore_call
 from tpuport.diffusion import pipeline_checks, schedulers
 from tpuport.diffusion.compiled_components import (
-    CompiledForward,
-    compile_forward,
+    ComponentCall,
     compile_parts,
     is_autoencoder,
-    restore_forward,
     restore_parts,
 )
 from tpuport.diffusion.pipeline_calls import original_class, ported_class
@@ -39,7 +38,7 @@ from tpuport.quantization import (
 )
 from tpuport.sharding import ShardingRules
 
-__all__ = ["CompiledForward", "PortedState", "port_pipeline", "restore", "take_back"]
+__all__ = ["ComponentCall", "PortedState", "port_pipeline", "restore", "take_back"]
 
 logger = logging.getLogger("tpuport")
 
@@ -211,7 +210,8 @@ def port_pipeline(
         if is_autoencoder(module):
             compile_parts(module)
         else:
-            compile_forward(module).scan_layers = scan_layers and module in denoisers
+            call = compile_call(module, call_class=ComponentCall)
+            call.scan_layers = scan_layers and module in denoisers
     if has_device_scheduler:
         schedulers.install(pipe.scheduler)
     pipeline_checks.explain_tensor_creation()
@@ -259,7 +259,7 @@ def restore(module: torch.nn.Module) -> None:
     """
     if is_autoencoder(module):
         restore_parts(module)
-    restore_forward(module)
+    restore_call(module)
 
 
 def _check_guidance(pipe: Any, batch_guidance: bool | None) -> None:
