@@ -23,7 +23,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import tpuport
-from tpuport.generation.generating import decoder_for
+from tpuport.generation import decoder_for
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
 
 _LENGTHS: Final = (3, 5, 9, 11, 17, 30, 40, 63, 64, 65, 100)

@@ -19,7 +19,7 @@ from transformers.utils.generic import ModelOutput
 
 import tpuport
 from tests.cache_names import CACHE
-from tpuport.generation.host_view import ModuleCalls, make_view
+from tpuport.generation.module_views import ModuleCalls, make_view
 
 LLAMA = LlamaConfig(
     vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,

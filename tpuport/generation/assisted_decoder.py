@@ -18,19 +18,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tpuport import checkpoint
 from tpuport.errors import PortError
+from tpuport.generation.call_checks import check_model
 from tpuport.generation.decoder import Decoder, Inputs
+from tpuport.generation.decoder_choice import decoder_for
 from tpuport.generation.decoding_cache import has_states
 from tpuport.generation.drafts import ModelDrafter, Step, TextDrafter
-from tpuport.generation.encoder_decoder import EncoderDecoder
+from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS, EncoderDecoder
 from tpuport.generation.generation_options import Options
+from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import table_changes
 from tpuport.generation.loop_state import State
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
 from tpuport.generation.partial_prompts import PromptParts, share_prefix
 from tpuport.generation.prompts import Prompts
+from tpuport.generation.request import Request
 from tpuport.generation.sampling import SamplingSettings
+from tpuport.generation.source_inputs import Source
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")
@@ -246,26 +252,24 @@ def _continues(decoder: Decoder) -> bool:
 
 
 def with_drafts(
-    decoder: Decoder,
-    assistant: Decoder | None,
-    assistant_config: Any,
-    options: Options,
-    length: int,
+    decoder: Decoder, request: Request, options: Options, prompt: Source
 ) -> Decoder:
-    """The decoder that drafts what comes next as the options ask for, or `decoder` with
-    a warning where it cannot.
-
-    Args:
-        assistant: of the model that drafts; None: the text itself, if `prompt_lookup`
-            asks for it.
-        assistant_config: the GenerationConfig of that model.
-        length: columns of the prompt.
+    """The decoder that drafts with the assistant or with the text itself, if either is
+    asked for; `decoder` with a warning where it cannot.
 
     Raises:
-        PortError: the two models have other vocabularies, or are on other meshes.
+        PortError: the assistant is no ported model, has another vocabulary, is on
+            another mesh, or would not give the same tokens.
     """
+    model = request.assistant_model
+    if model is None and options.prompt_lookup is None:
+        return decoder
+    assistant = None
+    if model is not None:
+        _check_assistant_model(request, prompt)
+        assistant = decoder_for(model)
     name = "prompt_lookup_num_tokens" if assistant is None else "assistant_model"
-    reason = _reason_against(decoder, assistant, options, length)
+    reason = _reason_against(decoder, assistant, options, prompt.tokens.shape[1])
     if reason:
         logger.warning(
             "%s: generate decodes token by token, which gives the same tokens: %s",
@@ -276,10 +280,9 @@ def with_drafts(
     key: Any = options.prompt_lookup
     if assistant is not None:
         _check_assistant(decoder, assistant)
-        count = (
-            getattr(assistant_config, "num_assistant_tokens", None) or _ASSISTANT_TOKENS
-        )
-        threshold = getattr(assistant_config, "assistant_confidence_threshold", None)
+        config = assistant.model.generation_config
+        count = getattr(config, "num_assistant_tokens", None) or _ASSISTANT_TOKENS
+        threshold = getattr(config, "assistant_confidence_threshold", None)
         key = (
             assistant,
             count,
@@ -289,6 +292,32 @@ def with_drafts(
         _forget_unused(decoder, assistant)
         decoder.assisted[key] = AssistedDecoder(decoder, _make_drafter(key))
     return decoder.assisted[key]
+
+
+def _check_assistant_model(request: Request, prompt: Source) -> None:
+    """PortError for an assistant that is no ported model, or would not give the same
+    tokens.
+    """
+    model = request.assistant_model
+    check_model(model)
+    if isinstance(model, LanguageModel) or checkpoint.model_mesh(model) is None:
+        raise PortError(
+            "the assistant is not a ported model of transformers",
+            where=f"assistant_model={type(model).__name__}",
+            fix="assistant_model=tpuport.port(assistant, mesh=...), with the model's own mesh",
+        )
+    if request.timestamps is not None:
+        raise PortError(
+            "with an assistant, Whisper's rules of timestamps count from other tokens in transformers, and give others",
+            where="assistant_model, return_timestamps=True",
+            fix="leave out one of the two",
+        )
+    if ENCODER_OUTPUTS in prompt.inputs:
+        raise PortError(
+            "the assistant has an encoder of its own, which needs the text or the recording",
+            where=ENCODER_OUTPUTS,
+            fix="give what the encoder reads, or leave assistant_model out",
+        )
 
 
 def _make_drafter(key: Any) -> ModelDrafter | TextDrafter:

@@ -3,8 +3,8 @@
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from tpuport.generation.cache_arguments import (
     set_cache,
 )
 from tpuport.generation.callers_cache import CallersCache
+from tpuport.generation.decoder_choice import decoder_for
 from tpuport.generation.generation_options import Options
 from tpuport.generation.host_functions import HostFunction
 from tpuport.generation.host_loop import HostLoop
@@ -26,6 +27,7 @@ from tpuport.generation.length_limits import check_length
 from tpuport.generation.loop_state import State
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.prompts import Prompts, bucket_length, pad_prompts
+from tpuport.generation.request import Request
 from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import SamplingSettings
 
@@ -94,37 +96,29 @@ class Continuation:
         tokens, self._unknown = self.caller.add_past(tokens, mask)
         return tokens
 
-    def in_place_of(
+    def begin_loop(
         self,
-        run_prompt: Callable[[Any], HostLoop],
+        decoder: Any,
         tokens: np.ndarray,
         mask: np.ndarray,
         options: Options,
         seed: int,
         functions: dict[str, HostFunction],
-    ) -> Callable[[Any], HostLoop]:
-        """What runs a prompt with a decoder: what runs the tokens behind the cache, if
-        there is one.
-        """
-        caller = self.caller
-        if caller is None:
-            return run_prompt
-
-        def run(decoder: Any) -> HostLoop:
-            decoder = resuming_decoder(decoder)
-            prompts = pad_prompts(
-                tokens, mask, options, seed, decoder.row_multiple * options.num_beams, uses_buckets=False,
-                takes_padding=decoder.takes_padding,
-            )  # fmt: skip
-            # Its own code drops the cache then.
-            if restart_column(decoder.model, prompts, options) is not None:
-                raise _no_loop(decoder.model)
-            resumed = ResumedText(decoder, caller, prompts, options)
-            prompts = prompts._replace(length=prompts.length - self._unknown)
-            begin = functools.partial(resumed.run, decoder, prompts)
-            return HostLoop(decoder, prompts, options, 0, functions, begin=begin)
-
-        return run
+    ) -> HostLoop:
+        """Run the tokens behind the cache, which is needed."""
+        assert self.caller is not None
+        decoder = resuming_decoder(decoder)
+        prompts = pad_prompts(
+            tokens, mask, options, seed, decoder.row_multiple * options.num_beams, uses_buckets=False,
+            takes_padding=decoder.takes_padding,
+        )  # fmt: skip
+        # Its own code drops the cache then.
+        if restart_column(decoder.model, prompts, options) is not None:
+            raise _no_loop(decoder.model)
+        resumed = ResumedText(decoder, self.caller, prompts, options)
+        prompts = prompts._replace(length=prompts.length - self._unknown)
+        begin = functools.partial(resumed.run, decoder, prompts)
+        return HostLoop(decoder, prompts, options, 0, functions, begin=begin)
 
     def write(self, loop: HostLoop, sequences: torch.Tensor) -> None:
         """Let the caller's cache have what belongs to the text now."""
@@ -138,46 +132,41 @@ class Continuation:
         return output
 
 
-NO_CACHE: Final = Continuation(None)
-
-
 def read_continuation(
-    model: Any,
-    decoder_for: Callable[[Any], Any],
-    cache: Any,
-    options: Options,
-    *,
-    has_inputs: bool,
-    **others: Any,
+    request: Request, cache: Any, options: Options, has_inputs: bool
 ) -> Continuation:
     """What a cache that was given to `generate`, None if none was, means for the call.
 
     Args:
         has_inputs: beside tokens.
-        others: options of `generate` that go another way, by name.
 
     Raises:
         NoLoop: transformers' own loop serves the model, the cache or the options.
         PortError: the cache cannot be used at all.
     """
     if cache is None:
-        return NO_CACHE
-    decoder = decoder_for(model)
+        return Continuation(None)
+    decoder = decoder_for(request.model)
     is_guided = options.guidance_scale is not None
     if has_inputs or is_guided or not takes_several_tokens(decoder):
-        raise _no_loop(model)
+        raise _no_loop(request.model)
     caller = CallersCache(cache, decoder)
-    asked = [name for name, value in others.items() if value]
-    if "kv_cache" in asked:
+    if request.kv_cache is not None:
         raise PortError(
             "keys and values of a cache that is given are in the model's dtype",
-            where=f"kv_cache={others['kv_cache']!r}",
+            where=f"kv_cache={request.kv_cache!r}",
             fix="leave one of the two out",
         )
-    if asked:
+    otherwise = {
+        "assistant_model": request.assistant_model is not None,
+        "share_prefix": request.share_prefix,
+        "prefill_chunk_size": options.prefill_chunk_size,
+        "prompt_lookup_num_tokens": options.prompt_lookup,
+    }
+    if any(otherwise.values()):
         logger.warning(
             "%s: after a cache that is given, the prompt runs at once and the loop decodes token by token, which gives "
-            "the same tokens", ", ".join(asked),
+            "the same tokens", ", ".join(filter(otherwise.get, otherwise)),
         )  # fmt: skip
     return Continuation(caller)
 

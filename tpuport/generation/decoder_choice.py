@@ -1,25 +1,31 @@
-"""Which decoding loop a model of transformers gets: by its signature, and by whether it
-can be traced with a cache.
+"""Which decoder a model gets: by its signature, and by whether it can be traced with a
+cache.
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import logging
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Final, TypeVar
 
 import jax
 import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
 
-from tpuport.compilation import WrittenInLoop, collect_weights
+from tpuport import checkpoint
+from tpuport.checkpoint.device_layout import one_device_mesh
+from tpuport.compilation import WrittenInLoop, collect_weights, settings_key
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import cache_argument, takes_cache
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoding_cache import has_attention, has_fixed_cache
 from tpuport.generation.encoder_decoder import EncoderDecoder
 from tpuport.generation.forward_signature import forward_parameters
+from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.model_errors import NoLoop, explained_for_generate
 from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modalities
+from tpuport.generation.own_decoder import OwnDecoder
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
@@ -27,6 +33,86 @@ from tpuport.internals.transformers_internals import takes_general_cache
 from tpuport.libraries import model_facts
 from tpuport.objects.state import ModelSnapshot
 from tpuport.trace_errors import CannotTrace
+
+logger = logging.getLogger("tpuport")
+Loop = TypeVar("Loop")
+
+# So many descriptions of one model that somebody makes one for each call.
+_MANY_DESCRIPTIONS: Final = 3
+_descriptions: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
+    weakref.WeakKeyDictionary()
+)
+_decoders: weakref.WeakKeyDictionary[Any, tuple[Hashable, Any]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def try_decoder(
+    model: Any, begin_loop: Callable[[Decoder], Loop], *, needs_cache: bool
+) -> Loop:
+    """Run the prompt, in its own program; without a cache if the model cannot be traced
+    with one.
+
+    Args:
+        needs_cache: the prompt has images or the like, or is behind a caller's cache,
+            which only decoders with a cache take.
+    """
+    decoder = decoder_for(model)
+    try:
+        return begin_loop(decoder)
+    except CannotTrace as error:
+        if needs_cache:
+            raise
+        other = _replace_decoder(model, decoder, error)
+    except WrittenInLoop as error:
+        with _weights_changed(model, error):
+            return begin_loop(decoder_for(model))
+    _decoders[model] = _decoders[model][0], other
+    return begin_loop(other)
+
+
+def decoder_for(model: Any) -> Decoder:
+    """The compiled programs of a ported model or a `LanguageModel`, made on first use
+    and kept as long as the model.
+
+    There are new ones once the model has been ported again, to a mesh or not, and once
+    anything in it has changed but the values of its weights.
+    """
+    # The key has whatever a trace depends on.
+    module = model.model if isinstance(model, LanguageModel) else model
+    key = settings_key(module)
+    last_key, decoder = _decoders.get(model, (None, None))
+    if key != last_key:
+        # A model on no mesh is refused later, by the names of its weights on the host.
+        mesh = checkpoint.model_mesh(module) or one_device_mesh()
+        decoder = _make_decoder(model, mesh)
+        _decoders[model] = key, decoder
+    return decoder
+
+
+def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
+    if not isinstance(model, LanguageModel):
+        return choose_decoder(model, mesh)
+    _warn_of_new_descriptions(model)
+    decoder = OwnDecoder(model, mesh)
+    with explained_for_generate(decoder):
+        decoder.verify()
+    return decoder
+
+
+def _warn_of_new_descriptions(language_model: LanguageModel) -> None:
+    """Programs belong to a LanguageModel, so one for each call would compile in each
+    call.
+    """
+    if language_model in _decoders:
+        return
+    model = language_model.model
+    _descriptions[model] = _descriptions.get(model, 0) + 1
+    if _descriptions[model] == _MANY_DESCRIPTIONS:
+        logger.warning(
+            "generate has compiled a %s for %d LanguageModels. Make one, and use it in all calls.",
+            type(model).__name__, _MANY_DESCRIPTIONS,
+        )  # fmt: skip
 
 
 def decoder_class(model: Any) -> type[Decoder]:
@@ -55,13 +141,13 @@ def choose_decoder(model: Any, mesh: Mesh) -> Decoder:
     check_generate(model)
     cls = decoder_class(model)
     return (
-        decoder_without_cache(model, mesh)
+        _decoder_without_cache(model, mesh)
         if cls is RecomputingDecoder
         else cls(model, mesh)
     )
 
 
-def decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:
+def _decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:
     """A decoder that runs all tokens for each new one; PortError if the model cannot
     run so.
     """
@@ -72,7 +158,7 @@ def decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:
     return decoder
 
 
-def replace_decoder(
+def _replace_decoder(
     model: Any, decoder: Decoder, error: CannotTrace
 ) -> RecomputingDecoder:
     """A decoder without a cache, for a model that cannot be traced with one; the error
@@ -81,14 +167,14 @@ def replace_decoder(
     if type(decoder) not in (Decoder, RecurrentDecoder, MultimodalDecoder):
         raise error
     try:
-        return decoder_without_cache(model, decoder.mesh)
+        return _decoder_without_cache(model, decoder.mesh)
     except PortError:
         # What the user can act on is why the usual way fails.
         raise error from None
 
 
 @contextlib.contextmanager
-def weights_changed(model: Any, error: WrittenInLoop) -> Iterator[None]:
+def _weights_changed(model: Any, error: WrittenInLoop) -> Iterator[None]:
     """A model that changes its weights before it generates, as RWKV does, whose first
     call rescales them.
 

@@ -234,7 +234,7 @@ def has_fixed_cache(config: PretrainedConfig) -> bool:
     return True
 
 
-def has_own_layers(config: PretrainedConfig) -> bool:
+def has_class_layers(config: PretrainedConfig) -> bool:
     """Whether layers of fixed shape are of a model's own class: Unlimited-OCR's views
     parts of one buffer, which are arrays of their own from one program to the next.
     """

@@ -13,6 +13,7 @@ from transformers import GenerationConfig, GenerationMixin
 from tpuport.base.mappings import without
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
+from tpuport.generation.class_loops import has_class_generate
 from tpuport.generation.option_values import (
     LARGEST_INT,
     read_bool,
@@ -21,7 +22,6 @@ from tpuport.generation.option_values import (
     read_int,
     read_strings,
 )
-from tpuport.generation.own_generate import has_own_generate
 from tpuport.generation.processor_options import (
     NO_PROCESSORS,
     PROCESSOR_FIELDS,
@@ -331,7 +331,7 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
     known = {
         name
         for name in vars(config).keys() - vars(GenerationConfig()).keys()
-        if has_own_generate(model) or hasattr(model.config, name)
+        if has_class_generate(model) or hasattr(model.config, name)
     }
     unsupported = {
         name: value

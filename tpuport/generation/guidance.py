@@ -14,6 +14,7 @@ import numpy as np
 from tpuport.errors import PortError
 from tpuport.generation.generation_options import Options
 from tpuport.generation.prompts import Prompts, bucket_length, check_prompt
+from tpuport.generation.request import Request
 
 
 class Guidance(NamedTuple):
@@ -36,10 +37,9 @@ class Unconditional(NamedTuple):
 
 
 def read_guidance(
+    request: Request,
     options: Options,
     prompts: Prompts,
-    negative_ids: Any,
-    negative_mask: Any,
     vocabulary: int,
     *,
     uses_buckets: bool,
@@ -53,9 +53,11 @@ def read_guidance(
     if options.guidance_scale is None:
         return None
     rows = len(prompts.tokens)
+    negative_ids = request.negative_prompt_ids
     if negative_ids is None:
         tokens = prompts.tokens[:, -1:]
     else:
+        negative_mask = request.negative_prompt_attention_mask
         tokens, mask = check_prompt(negative_ids, negative_mask, None, (), vocabulary)
         _check_negative(tokens, mask, prompts.real_rows // options.rows_per_prompt)
         tokens = np.repeat(tokens, options.rows_per_prompt, axis=0)

@@ -1,7 +1,7 @@
 """A ported model's own call as code of the host, where no program can compute it: a
 length that follows from what the model computes, or a decision by it.
 
-The model's code runs as it is written, over a view (`host_view`): the calls of its
+The model's code runs as it is written, over a view (`module_views`): the calls of its
 modules are compiled programs, and what is between them is torch on the host.
 """
 
@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from tpuport import checkpoint, compat
 from tpuport.checkpoint.device_layout import replicated_sharding
-from tpuport.generation.host_view import ModuleCalls, can_run_on_host, make_view
+from tpuport.generation.module_views import ModuleCalls, can_run_on_host, make_view
 from tpuport.generation.option_values import without_absent
 from tpuport.internals.torch_internals import torch_pytree
 from tpuport.trace_errors import CannotTrace

@@ -5,22 +5,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import torch
 from transformers import GenerationConfig
 
-from tpuport import compat
+from tpuport.base.mappings import without
 from tpuport.compilation.model_calls import is_on_host
-from tpuport.errors import PortError
-from tpuport.generation.generating import run_generate
-from tpuport.generation.generation_options import merge_configs
-from tpuport.generation.host_view import ModuleCalls
+from tpuport.generation.class_generate import run_class_generate, run_super_generate
+from tpuport.generation.class_loops import has_class_generate
+from tpuport.generation.loop_choice import run_loop
+from tpuport.generation.module_views import ModuleCalls
 from tpuport.generation.option_values import without_absent
-from tpuport.generation.own_generate import has_own_generate, run_own_generate
-from tpuport.generation.whisper_processors import detect_silence, read_processors
-
-# torch's generators give 64 bits; a seed has to be positive.
-_SEEDS = 2**31
+from tpuport.generation.request import read_transformers
 
 
 class ModelGenerate:
@@ -33,7 +27,7 @@ class ModelGenerate:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.module_calls = ModuleCalls(model)
+        self.module_calls = ModuleCalls(model, run_super_generate)
 
     def __call__(
         self,
@@ -59,104 +53,13 @@ class ModelGenerate:
         Raises:
             PortError: an argument or an option that is not supported, by name.
         """
-        if is_on_host(self.model):
-            supported = {
-                "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
-                "streamer": streamer, "logits_processor": logits_processor,
-                "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "negative_prompt_ids": negative_prompt_ids,
-                "negative_prompt_attention_mask": negative_prompt_attention_mask, "assistant_model": assistant_model,
-            }  # fmt: skip
-            return type(self.model).generate(self.model, **supported, **options)
-        arguments = {
-            "inputs": inputs, "generation_config": generation_config, "stopping_criteria": stopping_criteria,
-            "streamer": streamer, "logits_processor": logits_processor,
-            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "negative_prompt_ids": negative_prompt_ids,
-            "negative_prompt_attention_mask": negative_prompt_attention_mask, "assistant_model": assistant_model,
-            **options,
-        }  # fmt: skip
-        arguments = without_absent(arguments)
-        if has_own_generate(self.model):
-            assistant = {
-                name: arguments.pop(name)
-                for name in ("assistant_model",)
-                if name in arguments
-            }
-            arguments = jax.tree.map(_on_host, arguments, is_leaf=compat.is_ported)
-            return run_own_generate(
-                self.model, self.module_calls, arguments | assistant
-            )
-        return self.run(**arguments)
-
-    def run(
-        self,
-        inputs: Any = None,
-        generation_config: GenerationConfig | None = None,
-        logits_processor: Any = None,
-        stopping_criteria: Sequence[Any] | None = None,
-        prefix_allowed_tokens_fn: Any = None,
-        synced_gpus: bool | None = None,
-        assistant_model: Any = None,
-        streamer: Any = None,
-        **options: Any,
-    ) -> Any:
-        """Generate with tpuport's loop, whatever `generate` the model's class may have.
-
-        The arguments have the order of transformers' `generate`; `synced_gpus` has no
-        effect.
-        """
-        options = without_absent(options)
-        timestamps = None
-        if has_own_generate(self.model) and logits_processor:
-            detect_silence(logits_processor, options.get("decoder_input_ids"))
-            logits_processor, timestamps, own_options = read_processors(
-                logits_processor
-            )
-            # An option whose processor a class makes itself, it says to be None.
-            options |= {
-                name: value
-                for name, value in own_options.items()
-                if options.get(name) is None
-            }
-        input_ids = options.pop("input_ids", inputs)
-        if inputs is not None and input_ids is not inputs:
-            # As in transformers: the decoder's, beside what an encoder reads.
-            options["decoder_input_ids"], input_ids = input_ids, inputs
-        # An encoder's inputs have other names too.
-        has_prompt = input_ids is not None or "inputs_embeds" in options
-        if not has_prompt and not self.model.config.is_encoder_decoder:
-            raise PortError(
-                "generate() of a ported model needs a prompt",
-                where="input_ids",
-                fix="model.generate(input_ids, ...)",
-            )
-        if self._samples(generation_config, options) and "seed" not in options:
-            options["seed"] = int(torch.randint(_SEEDS, ()))
-        return run_generate(
-            self.model, _on_host(input_ids), _on_host(options.pop("attention_mask", None)), generation_config,
-            streamer, options.pop("seed", 0), stopping_criteria=stopping_criteria,
-            tokenizer=options.pop("tokenizer", None), logits_processor=logits_processor or None,
-            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
-            negative_prompt_ids=_on_host(options.pop("negative_prompt_ids", None)),
-            negative_prompt_attention_mask=_on_host(options.pop("negative_prompt_attention_mask", None)),
-            assistant_model=assistant_model, share_prefix=options.pop("share_prefix", False),
-            kv_cache=options.pop("kv_cache", None), options=options, timestamps=timestamps,
-        )  # fmt: skip
-
-    def _samples(
-        self, generation_config: GenerationConfig | None, options: dict[str, Any]
-    ) -> bool:
-        named = {name: value for name, value in options.items() if name == "do_sample"}
-        config = merge_configs(
-            self.model, generation_config or GenerationConfig(), named
-        )
-        return bool(config.do_sample)
+        named = without_absent(without(locals(), ("self", "options")) | options)
+        if has_class_generate(self.model) or is_on_host(self.model):
+            return run_class_generate(self.model, named)
+        return run_loop(read_transformers(self.model, named))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelGenerate":
         return ModelGenerate(memo.get(id(self.model), self.model))
-
-
-def _on_host(value: Any) -> Any:
-    return compat.to_torch(value) if compat.is_ported(value) else value
 
 
 def replace_generate(model: Any) -> None:

@@ -26,6 +26,7 @@ from tpuport.generation.model_inputs import (
     vocabulary_size,
 )
 from tpuport.generation.prompts import bucket_length, read_token_ids
+from tpuport.generation.request import Request
 from tpuport.internals.transformers_internals import infers_encoder_masks
 from tpuport.libraries import model_facts
 
@@ -33,23 +34,23 @@ _DECODER_NAMES: Final = ("decoder_input_ids", "decoder_attention_mask")
 
 
 class Source(NamedTuple):
-    """What an encoder-decoder begins with.
+    """What a model begins with.
 
     Attributes:
         tokens: int32 [B, P], the decoder's prompt; mask: bool of the same shape, False
             at padding.
-        inputs: the encoder's inputs by name, and further ones of the decoder, [B, ...]
+        inputs: those of an encoder by name, and further ones of the decoder, [B, ...]
             each, or a `Setting`.
-        contents: of each row's input, what its random draws depend on.
+        contents: of each row's inputs, what its random draws depend on.
         length: columns of the encoder's token ids, without the bucket's padding; 0 if
-            it reads something else.
+            it reads something else, None without an encoder.
     """
 
     tokens: np.ndarray
     mask: np.ndarray
     inputs: dict[str, Any]
     contents: list[bytes]
-    length: int
+    length: int | None
 
 
 def main_input(model: Any) -> str:
@@ -58,36 +59,27 @@ def main_input(model: Any) -> str:
     return encoder_name or getattr(model, "main_input_name", "input_ids")
 
 
-def read_source(
-    model: Any,
-    main: Any,
-    attention_mask: Any,
-    inputs: dict[str, Any],
-    generation_config: GenerationConfig | None,
-    options: dict[str, Any],
-) -> Source:
+def read_source(request: Request, inputs: Mapping[str, Any]) -> Source:
     """Check the inputs of a call, and add what the model's config says about the
     decoder's first token.
 
     Args:
-        main: the first argument of `generate`, if there was one.
+        request: whose options are fields of GenerationConfig alone.
         inputs: further inputs by name, None among them left out.
-        options: fields of GenerationConfig by name.
 
     Raises:
         PortError: no input, ids outside the vocabulary, more columns than the encoder
             has positions, inputs with other numbers of rows, or no token to begin with.
     """
+    model, main = request.model, request.input_ids
     name = main_input(model)
     inputs = dict(inputs)
     if main is not None:
         # As in transformers, ids beside another main input are the decoder's.
         inputs["decoder_input_ids" if name in inputs else name] = main
-    if (
-        attention_mask is not None
-        and model.config.model_type not in model_facts.WITHOUT_MASK
-    ):
-        inputs["attention_mask"] = attention_mask
+    takes_mask = model.config.model_type not in model_facts.WITHOUT_MASK
+    if request.attention_mask is not None and takes_mask:
+        inputs["attention_mask"] = request.attention_mask
     decoder_inputs = {key: inputs.pop(key) for key in _DECODER_NAMES if key in inputs}
     if ENCODER_OUTPUTS in inputs:
         inputs[ENCODER_OUTPUTS] = _last_hidden_state(inputs[ENCODER_OUTPUTS])
@@ -112,9 +104,7 @@ def read_source(
         if infers_encoder_masks() and "attention_mask" not in arrays:
             _check_unmasked(model, arrays[name])
         arrays = _pad_to_bucket(model, arrays)
-    tokens, mask = _decoder_prompt(
-        model, decoder_inputs, rows, generation_config, options
-    )
+    tokens, mask = _decoder_prompt(request, decoder_inputs, rows)
     return Source(tokens, mask, arrays, contents, length)
 
 
@@ -202,19 +192,15 @@ def _encoder_positions(model: Any) -> int | None:
 
 
 def _decoder_prompt(
-    model: Any,
-    inputs: dict[str, Any],
-    rows: int,
-    generation_config: GenerationConfig | None,
-    options: dict[str, Any],
+    request: Request, inputs: dict[str, Any], rows: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The decoder's first tokens and their mask, [B, P], as transformers' `generate`
     makes them.
     """
+    model = request.model
+    config = request.generation_config or GenerationConfig()
     start = _start_tokens(
-        model,
-        rows,
-        merge_configs(model, generation_config or GenerationConfig(), options),
+        model, rows, merge_configs(model, config, dict(request.options))
     )
     if "decoder_input_ids" not in inputs:
         return start, np.ones(start.shape, bool)

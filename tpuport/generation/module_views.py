@@ -27,12 +27,9 @@ from tpuport import checkpoint, compat, trace_errors
 from tpuport.compilation import CompiledFunction, resume_cache
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
-from tpuport.generation.decoding_cache import has_own_layers
-from tpuport.internals.transformers_internals import (
-    GENERATE,
-    compiles_whole,
-    has_loop_of_its_own,
-)
+from tpuport.generation.class_loops import has_class_loop
+from tpuport.generation.decoding_cache import has_class_layers
+from tpuport.internals.transformers_internals import compiles_whole
 from tpuport.objects import pytrees
 from tpuport.trace_errors import CannotTrace
 
@@ -45,29 +42,33 @@ _PROMPTS: Final = frozenset({"inputs", "input_ids", "inputs_embeds"})
 _general: Any = GenerationMixin
 
 
-def has_own_loop(cls: type) -> bool:
-    """Whether a class of models has a loop of its own behind `generate`, or inputs or
-    processors of its own in transformers' loop.
-    """
-    return not GENERATE.works() or has_loop_of_its_own(cls)
-
-
 class ModuleCalls:
     """The compiled calls of a ported model's modules, as code of the host makes them.
 
     Args:
         model: the ported model, whose own call is compiled already.
+        run_loop: generates where code of the model's class calls `super().generate`,
+            from the model, the positional and the named arguments; None for
+            transformers' general `generate`.
 
     Attributes:
         functions: those of its modules, by the module's id.
         on_host: modules whose own code runs on the host, by their ids.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(
+        self, model: torch.nn.Module, run_loop: Callable | None = None
+    ) -> None:
         self._model = weakref.ref(model)
+        self.run_loop = run_loop
         self.functions: dict[int, CompiledFunction] = {}
         self.on_host: dict[int, torch.nn.Module] = {}
         self._keeps_caches = True
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The ported model."""
+        return self._model()  # type: ignore[return-value]
 
     def call(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a module with tensors of the host; what it gives is there as well, but
@@ -92,7 +93,7 @@ class ModuleCalls:
         help.
         """
         # The model's own call has tried it already.
-        if module is self._model() or not can_run_on_host(module, error):
+        if module is self.model or not can_run_on_host(module, error):
             raise error
         logger.warning(
             "%s runs on the host, over compiled calls of its modules: %s",
@@ -113,8 +114,7 @@ class ModuleCalls:
             self._keeps_caches = True
 
     def _function(self, module: torch.nn.Module) -> Callable:
-        model = self._model()
-        assert model is not None
+        model = self.model
         if module is model:
             return model
         if id(module) not in self.functions:
@@ -196,14 +196,11 @@ class InnerGenerate(GenerationMixin):
         The modules of one run transformers' loop, and so do models whose class has a
         loop of its own, or asks for what the loop on the device does not give.
         """
-        own = vars(self).get("generate")
-        if (
-            own is None
-            or has_own_loop(type(self))
-            or _is_for_general_loop(self, args, kwargs)
-        ):
+        calls = calls_of_model(module_of(self))
+        is_general = has_class_loop(type(self)) or _asks_for_more(self, args, kwargs)
+        if calls is None or calls.run_loop is None or is_general:
             return run_general_generate(self, *args, **kwargs)
-        return own.run(*args, **kwargs)
+        return calls.run_loop(calls.model, args, kwargs)
 
     def _supports_mm_encoder_outputs(self) -> bool:
         """Whether images are encoded by themselves: here a part of the model's own
@@ -216,7 +213,7 @@ class InnerGenerate(GenerationMixin):
             return _general._beam_search(self, *args, **kwargs)
 
 
-def _is_for_general_loop(view: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+def _asks_for_more(view: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether a class's own `generate` asks for states of each step, or begins a text
     with nothing but sound.
     """
@@ -237,34 +234,31 @@ def run_general_generate(
     Args:
         seed: of all draws; None draws from torch's generator, as torch does.
     """
-    with contextlib.ExitStack() as stack:
-        if seed is not None:
-            stack.enter_context(torch.random.fork_rng(devices=[]))
-            torch.manual_seed(seed)
-        return _run_with_cache(view, args, kwargs)
-
-
-def _run_with_cache(view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     settings = kwargs.get("generation_config") or view.generation_config
     chosen = kwargs.get("cache_implementation") or settings.cache_implementation
-    own_layers = has_own_layers(view.config)
-    if own_layers and "static" in (chosen or ""):
+    has_layers = has_class_layers(view.config)
+    if has_layers and "static" in (chosen or ""):
         name = type(module_of(view)).__name__
         raise PortError(
             f"a cache of fixed shape of {name} has layers that share a buffer, which programs cannot",
             where=f"cache_implementation={chosen!r}",
             fix="leave it out: its cache grows",
         )
-    is_chosen = chosen is not None or own_layers
+    is_chosen = chosen is not None or has_layers
     is_chosen |= "cache_implementation" in kwargs or not CACHE_NAMES.isdisjoint(kwargs)
-    if not compiles_whole(type(view)) or is_chosen:
+    if compiles_whole(type(view)) and not is_chosen:
+        if kwargs.get("generation_config") is None:
+            kwargs["cache_implementation"] = "static"
+        else:
+            # transformers takes no field beside the object, which is the caller's.
+            settings = copy.copy(settings)
+            settings.cache_implementation = "static"
+            kwargs["generation_config"] = settings
+    with contextlib.ExitStack() as stack:
+        if seed is not None:
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            torch.manual_seed(seed)
         return _general.generate(view, *args, **kwargs)
-    if kwargs.get("generation_config") is None:
-        return _general.generate(view, *args, **kwargs, cache_implementation="static")
-    # transformers takes no field beside the object, which is the caller's.
-    settings = copy.copy(settings)
-    settings.cache_implementation = "static"
-    return _general.generate(view, *args, **kwargs | {"generation_config": settings})
 
 
 class _Viewing:
@@ -356,6 +350,11 @@ def make_view(module: torch.nn.Module, calls: ModuleCalls) -> Any:
     object.__setattr__(view, "viewed_module", module)
     object.__setattr__(view, "module_calls", calls)
     return view
+
+
+def calls_of_model(model: Any) -> ModuleCalls | None:
+    """The calls of a ported model of transformers; None for any other."""
+    return getattr(vars(model).get("generate"), "module_calls", None)
 
 
 def is_view(value: Any) -> bool:
