@@ -339,7 +339,7 @@ def test_a_ported_model_gives_what_it_gives_in_torch(task: str) -> None:
     assert_equal(run(copy.deepcopy(given), **call), expected)
 
 
-@pytest.mark.slow  # tests/generation/test_host_forward.py
+@pytest.mark.slow  # tests/generation/test_untraced_call.py
 def test_speech_whose_length_the_model_predicts() -> None:
     """The number of samples depends on the values of the text, so that the model's code runs on the host."""
     model, arguments, text, _ = vits()

@@ -126,9 +126,9 @@ def _call_on_host(model: torch.nn.Module) -> model_calls.CallOnHost:
     """What runs a call that no program can compute, of a model whose code is not the
     user's to change.
     """
-    from tpuport.generation.host_forward import HostForward
+    from tpuport.generation.untraced_call import UntracedCall
 
-    return HostForward(model)
+    return UntracedCall(model)
 
 
 def _restore_calls(model: torch.nn.Module) -> None:

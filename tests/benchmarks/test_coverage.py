@@ -80,7 +80,7 @@ def test_images_and_videos_are_compared_in_every_form():
         assert record[form]["verdict"] == "equal"
 
 
-@pytest.mark.slow  # what it is built with is below, and how such classes generate in test_own_generate.py
+@pytest.mark.slow  # what it is built with is below, and how such classes generate in test_class_generate.py
 @pytest.mark.parametrize("name", ["BarkModel", "Qwen3OmniMoeForConditionalGeneration"])
 def test_a_class_without_forward_generates_what_it_does_in_torch(name):
     record = last_record(f"transformers:{name}")

@@ -189,7 +189,7 @@ def test_a_head_that_is_the_embedding_follows_its_new_weights() -> None:
         torch.testing.assert_close(model(ids).cpu(), host(ids))
 
 
-@pytest.mark.slow  # tests/generation/test_own_models.py, and the calls of models above
+@pytest.mark.slow  # tests/generation/test_user_models.py, and the calls of models above
 def test_generation_computes_with_the_head_as_a_weight() -> None:
     host, model = Decoder(), tpuport.port(Decoder())
     ids = torch.tensor([[1, 2, 3]])

@@ -134,7 +134,7 @@ def test_what_is_not_supported_is_refused_with_a_reason(llama: tuple, prompts: t
 
 
 # Keywords of transformers' `generate` beside its fields, by what becomes of them; those that it hides in `**kwargs`
-# are the last two. The equal ones have tests in test_host_functions.py, test_guidance.py, test_generating.py and
+# are the last two. The equal ones have tests in test_step_functions.py, test_guidance.py, test_generating.py and
 # test_assisted_decoding.py.
 EQUAL_KEYWORDS = {
     "inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn",

@@ -195,7 +195,7 @@ def test_block_sparse_attention_is_refused() -> None:
         tpuport.generate(tpuport.port(BigBirdForCausalLM(config).eval()), [[5, 6, 7]], **OPTIONS)
 
 
-@pytest.mark.slow  # test_own_generate.py
+@pytest.mark.slow  # test_class_generate.py
 def test_a_generate_that_calls_that_of_transformers_runs() -> None:
     class Own(LlamaForCausalLM):
         def generate(self, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]

@@ -103,7 +103,7 @@ def test_a_hybrid_model_on_a_mesh(prompts: tuple) -> None:
     assert torch.equal(tpuport.generate(ported, ids, mask, **OPTIONS), expected)
 
 
-@pytest.mark.slow  # "python" in test_own_models.py: the same comparison
+@pytest.mark.slow  # "python" in test_user_models.py: the same comparison
 def test_a_state_that_grows_is_named() -> None:
     """The loop on the device carries arrays of one shape."""
 

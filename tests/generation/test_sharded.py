@@ -13,7 +13,7 @@ from transformers import StoppingCriteria
 
 import tpuport
 from tpuport.generation import decoder
-from tpuport.generation.host_loop import CHUNK
+from tpuport.generation.decoding_loop import CHUNK
 
 NEW = 24
 slow = pytest.mark.slow

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from tpuport.generation import beam_search
-from tpuport.generation.host_functions import ask_criteria
 from tpuport.generation.loop_state import State
 from tpuport.generation.sampling import SamplingSettings, step_keys
+from tpuport.generation.step_functions import ask_criteria
 
 
 def select_beams(

@@ -76,13 +76,13 @@ class CallersCache:
         """
         refuse_retired(cache, _WHERE)
         self.cache = cache
-        own_layers = decoder.make_cache(1, keeps_all=True).layers
-        self._check_kinds(own_layers)
+        loop_layers = decoder.make_cache(1, keeps_all=True).layers
+        self._check_kinds(loop_layers)
         if not cache.layers:
-            cache.layers.extend(DynamicLayer() for _ in own_layers)
+            cache.layers.extend(DynamicLayer() for _ in loop_layers)
         self.forms = tuple(map(_form, cache.layers))
         lengths = {_columns(layer) for layer in cache.layers}
-        if len(lengths) > 1 or len(cache.layers) != len(own_layers):
+        if len(lengths) > 1 or len(cache.layers) != len(loop_layers):
             raise _of_another_model(
                 f"{count_noun(len(cache.layers), 'layer')} of {lengths} columns"
             )
@@ -90,10 +90,10 @@ class CallersCache:
         if self.columns:
             self._check_states(decoder.model)
 
-    def _check_kinds(self, own_layers: list[Any]) -> None:
+    def _check_kinds(self, loop_layers: list[Any]) -> None:
         is_plain = type(self.cache) in (DynamicCache, StaticCache)
         is_plain &= not getattr(self.cache, "offloading", False)
-        layers = [*self.cache.layers, *own_layers] if is_plain else []
+        layers = [*self.cache.layers, *loop_layers] if is_plain else []
         others = {
             type(layer).__name__
             for layer in layers

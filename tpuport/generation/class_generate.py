@@ -61,7 +61,7 @@ def _on_host(value: Any) -> Any:
     return compat.to_torch(value) if compat.is_ported(value) else value
 
 
-def run_super_generate(model: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def enter_loop(model: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Run tpuport's loop for code of a model's class that calls `super().generate`,
     with the arguments of transformers'.
     """

@@ -19,9 +19,8 @@ from tpuport.generation.cache_arguments import (
 )
 from tpuport.generation.callers_cache import CallersCache
 from tpuport.generation.decoder_choice import decoder_for
+from tpuport.generation.decoding_loop import DecodingLoop
 from tpuport.generation.generation_options import Options
-from tpuport.generation.host_functions import HostFunction
-from tpuport.generation.host_loop import HostLoop
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import check_length
 from tpuport.generation.loop_state import State
@@ -30,6 +29,7 @@ from tpuport.generation.prompts import Prompts, bucket_length, pad_prompts
 from tpuport.generation.request import Request
 from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import SamplingSettings
+from tpuport.generation.step_functions import StepFunction
 
 logger = logging.getLogger("tpuport")
 
@@ -103,8 +103,8 @@ class Continuation:
         mask: np.ndarray,
         options: Options,
         seed: int,
-        functions: dict[str, HostFunction],
-    ) -> HostLoop:
+        functions: dict[str, StepFunction],
+    ) -> DecodingLoop:
         """Run the tokens behind the cache, which is needed."""
         assert self.caller is not None
         decoder = resuming_decoder(decoder)
@@ -118,9 +118,9 @@ class Continuation:
         resumed = ResumedText(decoder, self.caller, prompts, options)
         prompts = prompts._replace(length=prompts.length - self._unknown)
         begin = functools.partial(resumed.run, decoder, prompts)
-        return HostLoop(decoder, prompts, options, 0, functions, begin=begin)
+        return DecodingLoop(decoder, prompts, options, 0, functions, begin=begin)
 
-    def write(self, loop: HostLoop, sequences: torch.Tensor) -> None:
+    def write(self, loop: DecodingLoop, sequences: torch.Tensor) -> None:
         """Let the caller's cache have what belongs to the text now."""
         if self.caller is not None:
             loop.write_cache(self.caller, sequences)

@@ -25,10 +25,10 @@ from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.model_errors import NoLoop, explained_for_generate
 from tpuport.generation.multimodal_decoder import MultimodalDecoder, reads_modalities
-from tpuport.generation.own_decoder import OwnDecoder
 from tpuport.generation.recomputing_decoder import RecomputingDecoder
 from tpuport.generation.recurrent_decoder import RecurrentDecoder
 from tpuport.generation.stateful_decoder import StatefulDecoder, keeps_states_in_modules
+from tpuport.generation.user_decoder import UserDecoder
 from tpuport.internals.transformers_internals import takes_general_cache
 from tpuport.libraries import model_facts
 from tpuport.objects.state import ModelSnapshot
@@ -94,7 +94,7 @@ def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
     if not isinstance(model, LanguageModel):
         return choose_decoder(model, mesh)
     _warn_of_new_descriptions(model)
-    decoder = OwnDecoder(model, mesh)
+    decoder = UserDecoder(model, mesh)
     with explained_for_generate(decoder):
         decoder.verify()
     return decoder

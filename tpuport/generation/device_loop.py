@@ -22,10 +22,13 @@ from tpuport.generation.call_checks import (
 from tpuport.generation.continuing import Continuation, read_continuation, take_cache
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import check_generate, decoder_class, try_decoder
+from tpuport.generation.decoding_loop import (
+    DecodingLoop,
+    SilentStreamer,
+    collect_criteria,
+)
 from tpuport.generation.generation_options import Options, check_padding, read_options
 from tpuport.generation.guidance import read_guidance
-from tpuport.generation.host_functions import HostFunction, collect_functions
-from tpuport.generation.host_loop import HostLoop, SilentStreamer, collect_criteria
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import cache_length
 from tpuport.generation.model_inputs import (
@@ -52,6 +55,7 @@ from tpuport.generation.prompts import (
 )
 from tpuport.generation.request import Request
 from tpuport.generation.source_inputs import Source, read_source
+from tpuport.generation.step_functions import StepFunction, collect_functions
 
 _PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
 
@@ -103,7 +107,7 @@ class _Task(NamedTuple):
     vocabulary: int
     seed: int
     criteria: StoppingCriteriaList
-    functions: dict[str, HostFunction]
+    functions: dict[str, StepFunction]
 
 
 def _read(request: Request) -> _Task:
@@ -162,7 +166,7 @@ def _read(request: Request) -> _Task:
     )  # fmt: skip
 
 
-def _begin_loop(task: _Task, decoder: Decoder) -> HostLoop:
+def _begin_loop(task: _Task, decoder: Decoder) -> DecodingLoop:
     """Run the prompt with a decoder, in its own program."""
     request, options, prompt = task.request, task.options, task.prompt
     model = request.model
@@ -195,7 +199,9 @@ def _begin_loop(task: _Task, decoder: Decoder) -> HostLoop:
         decoder, prompts, options, shares_prefix=request.share_prefix
     )
     columns = cache_length(model, prompts, options) + decoder.spare_columns
-    return HostLoop(decoder, prompts, options, columns, task.functions, guidance, parts)
+    return DecodingLoop(
+        decoder, prompts, options, columns, task.functions, guidance, parts
+    )
 
 
 def _read_options(request: Request, prompt_length: int) -> Options:

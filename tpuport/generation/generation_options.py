@@ -84,7 +84,7 @@ _MOST_SEQUENCES = 65_536
 _DEFAULT_TOP_K: Final = 50  # transformers' own
 _DEFAULT_NEW_TOKENS: Final = 20  # transformers' own
 _DEFAULT_NGRAM_SIZE: Final = 2  # transformers' own
-_OWN_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
+_USER_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,7 +308,7 @@ def _check_names(named: dict[str, Any], config: GenerationConfig) -> None:
         raise PortError(
             "generate() does not support these arguments of transformers' generate",
             where=", ".join(arguments),
-            fix=f"leave them out, or {_OWN_LOOP}",
+            fix=f"leave them out, or {_USER_LOOP}",
         )
     if unknown:
         raise PortError(
@@ -382,7 +382,7 @@ def _refuse_unsupported(config: GenerationConfig, passed: set[str], model: Any) 
     raise PortError(
         "generate() does not support these options",
         where=", ".join(descriptions),
-        fix=f"{fix}, or {_OWN_LOOP}",
+        fix=f"{fix}, or {_USER_LOOP}",
     )
 
 

@@ -16,15 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpuport.generation import host_functions
+from tpuport.generation import step_functions
 from tpuport.generation.generation_options import Options
-from tpuport.generation.host_functions import HostSettings
 from tpuport.generation.processor_options import (
     NO_PROCESSORS,
     ProcessorOptions,
     SequenceBiases,
 )
 from tpuport.generation.prompts import Prompts, bucket_length
+from tpuport.generation.step_functions import RegisteredFunctions
 from tpuport.generation.whisper_processors import TimestampRules
 from tpuport.internals import transformers_internals
 
@@ -95,7 +95,7 @@ class Processors:
 
     prompt_columns: Any
     first_columns: Any
-    host: HostSettings | None = None
+    host: RegisteredFunctions | None = None
     encoder: EncoderTokens | None = None
     sequence_bias: BiasedSequences | None = None
     encoder_repetition_penalty: Any = None
@@ -125,53 +125,55 @@ class Processors:
 
 
 def make_processors(
-    request: Options, prompts: Prompts, host: HostSettings | None = None
+    options: Options, prompts: Prompts, host: RegisteredFunctions | None = None
 ) -> Processors | None:
     """The arrays for the options of a call and what the host does in it, None if there
     is nothing to do.
     """
-    options, max_new = request.processors, request.max_new
+    processors, max_new = options.processors, options.max_new
     if prompts.source_length == 0:
-        options = _without_encoder_options(options)
-    has_least_tokens = request.do_sample and request.least_tokens > 1
+        processors = _without_encoder_options(processors)
+    has_least_tokens = options.do_sample and options.least_tokens > 1
     # Whatever the penalty: another one needs no other program.
     penalizes_padding = (
         prompts.padding_is_context and transformers_internals.penalizes_padding()
     )
-    if options == NO_PROCESSORS and not (has_least_tokens or penalizes_padding or host):
+    if processors == NO_PROCESSORS and not (
+        has_least_tokens or penalizes_padding or host
+    ):
         return None
     # A prompt of one token is a start token to transformers, and the processors of the
     # beginning differ.
     is_start_token = prompts.length == 1
-    bos = options.forced_bos_token_id
+    bos = processors.forced_bos_token_id
     begin_step = 1 if is_start_token and bos is not None else 0
     return Processors(
         prompt_columns=np.int32(prompts.tokens.shape[1]),
         first_columns=prompts.first_columns,
         host=host,
         encoder=_encoder_tokens(prompts),
-        sequence_bias=_pack_sequences(options.sequence_bias),
-        encoder_repetition_penalty=_as_float(options.encoder_repetition_penalty),
-        no_repeat_ngram_size=_as_int(options.no_repeat_ngram_size),
-        encoder_no_repeat_ngram_size=_as_int(options.encoder_no_repeat_ngram_size),
-        bad_words=_pack_sequences(options.bad_words),
+        sequence_bias=_pack_sequences(processors.sequence_bias),
+        encoder_repetition_penalty=_as_float(processors.encoder_repetition_penalty),
+        no_repeat_ngram_size=_as_int(processors.no_repeat_ngram_size),
+        encoder_no_repeat_ngram_size=_as_int(processors.encoder_no_repeat_ngram_size),
+        bad_words=_pack_sequences(processors.bad_words),
         forced_bos=_tokens_at(
             () if bos is None else (bos,), 0 if is_start_token else _NEVER
         ),
-        forced_eos=_tokens_at(options.forced_eos_token_id, max_new - 1),
-        remove_invalid_values=options.remove_invalid_values,
-        decay=_decay_penalty(options.exponential_decay_length_penalty, max_new),
-        suppress_tokens=_pack_ids(options.suppress_tokens)
-        if options.suppress_tokens
+        forced_eos=_tokens_at(processors.forced_eos_token_id, max_new - 1),
+        remove_invalid_values=processors.remove_invalid_values,
+        decay=_decay_penalty(processors.exponential_decay_length_penalty, max_new),
+        suppress_tokens=_pack_ids(processors.suppress_tokens)
+        if processors.suppress_tokens
         else None,
-        begin_suppress_tokens=_tokens_at(options.begin_suppress_tokens, begin_step),
-        timestamps=options.timestamps,
-        top_h=_as_float(options.top_h),
-        typical_p=_as_float(options.typical_p),
-        epsilon_cutoff=_as_float(options.epsilon_cutoff),
-        eta_cutoff=_as_float(options.eta_cutoff),
-        renormalize_logits=options.renormalize_logits,
-        min_tokens=np.int32(request.least_tokens) if has_least_tokens else None,
+        begin_suppress_tokens=_tokens_at(processors.begin_suppress_tokens, begin_step),
+        timestamps=processors.timestamps,
+        top_h=_as_float(processors.top_h),
+        typical_p=_as_float(processors.typical_p),
+        epsilon_cutoff=_as_float(processors.epsilon_cutoff),
+        eta_cutoff=_as_float(processors.eta_cutoff),
+        renormalize_logits=processors.renormalize_logits,
+        min_tokens=np.int32(options.least_tokens) if has_least_tokens else None,
         penalizes_padding=penalizes_padding,
     )
 
@@ -314,7 +316,7 @@ class Step:
         the ids that end a sequence.
         """
         processors = self.processors
-        scores = self.process_on_host(host_functions.PREFIX, scores)
+        scores = self.process_on_host(step_functions.PREFIX, scores)
         for forced in (processors.forced_bos, processors.forced_eos):
             if forced is not None:
                 only = jnp.where(_mark_ids(forced.ids, scores.shape[-1]), 0.0, -jnp.inf)
@@ -332,11 +334,11 @@ class Step:
                 self.new_tokens == begin.step
             )
             scores = jnp.where(suppressed, -jnp.inf, scores)
-        return self.process_on_host(host_functions.CUSTOM, scores)
+        return self.process_on_host(step_functions.CUSTOM, scores)
 
     def finish(self, scores: jax.Array) -> jax.Array:
         """Traced. The last processors."""
-        scores = self.process_on_host(host_functions.WATERMARK, scores)
+        scores = self.process_on_host(step_functions.WATERMARK, scores)
         if self.processors.renormalize_logits:
             scores = jax.nn.log_softmax(scores, axis=-1)
         return scores
@@ -346,7 +348,7 @@ class Step:
         anything.
         """
         host = self.processors.host
-        return host_functions.process_on_host(
+        return step_functions.process_on_host(
             host, stage, self.tokens, self.length, scores
         )
 

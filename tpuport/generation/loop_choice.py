@@ -35,18 +35,18 @@ def run_loop(request: Request) -> Any:
     model = request.model
     refusal = _refusals.get(model)
     if refusal is not None and refusal.is_about(request):
-        return _run_on_host(request, refusal.error)
+        return _generate_on_host(request, refusal.error)
     try:
         return run_on_device(request)
     except (CannotTrace, NoLoop) as error:
-        if not _can_run_on_host(request) or _is_of_compiler(error):
+        if not _can_generate_on_host(request) or _is_of_compiler(error):
             raise
         first_error = error
     logger.warning(
         "generate runs transformers' own loop for %s, on the host, a compiled call for each token: %s",
         type(model).__name__, first_error.what,
     )  # fmt: skip
-    output = _run_on_host(request, first_error)
+    output = _generate_on_host(request, first_error)
     # What it was raised from refers to frames, and these to arrays.
     first_error.__cause__ = first_error.__context__ = first_error.__traceback__ = None
     _refusals[model] = _Refusal(
@@ -71,13 +71,13 @@ class _Refusal(NamedTuple):
         """Whether a request would be refused too."""
         is_same = self.settings == settings_key(request.model)
         has_names = self.names == frozenset(request.options)
-        return is_same and has_names and _can_run_on_host(request)
+        return is_same and has_names and _can_generate_on_host(request)
 
 
 _refusals: weakref.WeakKeyDictionary[Any, _Refusal] = weakref.WeakKeyDictionary()
 
 
-def _can_run_on_host(request: Request) -> bool:
+def _can_generate_on_host(request: Request) -> bool:
     """Whether transformers' loop takes the request, and the model's own calls are
     compiled.
     """
@@ -97,7 +97,7 @@ def _is_of_compiler(error: PortError) -> bool:
     return isinstance(error, CannotTrace) and error.failure.kind == "compiler"
 
 
-def _run_on_host(request: Request, error: PortError) -> Any:
+def _generate_on_host(request: Request, error: PortError) -> Any:
     """Run transformers' general `generate`, a call of the model for each token.
 
     Args:

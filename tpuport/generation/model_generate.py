@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from tpuport.base.mappings import without
 from tpuport.compilation.model_calls import is_on_host
-from tpuport.generation.class_generate import run_class_generate, run_super_generate
+from tpuport.generation.class_generate import enter_loop, run_class_generate
 from tpuport.generation.class_loops import has_class_generate
 from tpuport.generation.loop_choice import run_loop
 from tpuport.generation.module_views import ModuleCalls
@@ -27,7 +27,7 @@ class ModelGenerate:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.module_calls = ModuleCalls(model, run_super_generate)
+        self.module_calls = ModuleCalls(model, enter_loop)
 
     def __call__(
         self,

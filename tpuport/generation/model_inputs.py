@@ -28,7 +28,7 @@ from tpuport.objects.state import HostInput
 from tpuport.objects.static_values import exact_key
 
 # `generate` makes these itself; others ask for more results, which it does not return.
-_OWN: Final = CACHE_NAMES | frozenset(
+_MADE_HERE: Final = CACHE_NAMES | frozenset(
     "use_cache cache_position labels return_dict logits_to_keep output_attentions "
     "output_hidden_states output_router_logits return_loss".split()
 )
@@ -37,7 +37,7 @@ _OPTIONS: Final = frozenset(vars(GenerationConfig()))
 
 def input_names(parameters: Mapping[str, Any]) -> frozenset[str]:
     """The names in a signature that may be inputs of a model in `generate`."""
-    return frozenset(parameters) - _OWN - _OPTIONS - {"kwargs", "self"}
+    return frozenset(parameters) - _MADE_HERE - _OPTIONS - {"kwargs", "self"}
 
 
 def split_inputs(

@@ -137,7 +137,7 @@ def add_modalities(
         pixels = tensors["pixel_values"].flatten(2)
         arguments[REAL_IMAGES] = HostInput.of((pixels != 0).any(-1).numpy())
     tensors |= {name: setting.value for name, setting in settings.items()}
-    positions = _own_positions(model, tokens, mask, tensors)
+    positions = _image_positions(model, tokens, mask, tensors)
     if positions is not None:
         arguments[POSITIONS] = _pad_columns(positions, columns)
     return prompts._replace(inputs=arguments)
@@ -179,7 +179,7 @@ def _pad_columns(array: np.ndarray, columns: int, axis: int = -1) -> np.ndarray:
     return np.pad(array.astype(np.int32), widths)
 
 
-def _own_positions(
+def _image_positions(
     model: Any,
     tokens: torch.Tensor,
     mask: torch.Tensor,

@@ -74,15 +74,19 @@ def run_parts(
     `decoder.forward_prompt`.
     """
     if parts.shared:
-        logits, cache = _run_shared(decoder, arrays, tokens, mask, slots, parts)
+        logits, cache = _prefill_behind_prefix(
+            decoder, arrays, tokens, mask, slots, parts
+        )
     else:
-        logits, cache = _run_chunks(decoder, arrays, tokens, mask, slots, parts.chunk)
+        logits, cache = _prefill_by_chunks(
+            decoder, arrays, tokens, mask, slots, parts.chunk
+        )
     if decoder.keeps_all_columns:
         return logits, cache
     return logits, cut_to_windows(cache, decoder.make_cache(slots), tokens.shape[1])
 
 
-def _run_chunks(
+def _prefill_by_chunks(
     decoder: Any,
     arrays: dict[str, jax.Array],
     tokens: jax.Array,
@@ -107,12 +111,12 @@ def _run_chunks(
     ) -> tuple[jax.Array, Any]:
         column = first + number * chunk
         piece = jax.lax.dynamic_slice_in_dim(tokens, column, chunk, axis=1)
-        return _run_after(decoder, arrays, piece, present, column, carry[1])
+        return _continue(decoder, arrays, piece, present, column, carry[1])
 
     return jax.lax.fori_loop(0, (columns - first) // chunk, run_chunk, (logits, cache))
 
 
-def _run_shared(
+def _prefill_behind_prefix(
     decoder: Any,
     arrays: dict[str, jax.Array],
     tokens: jax.Array,
@@ -129,12 +133,12 @@ def _run_shared(
     padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
     prefix = jax.lax.dynamic_slice(tokens, (0, padding[0]), (1, parts.shared))
     everything = jnp.ones(prefix.shape, jnp.bool_)
-    _, cache = _run_chunks(
+    _, cache = _prefill_by_chunks(
         decoder, arrays, prefix, everything, parts.shared, parts.chunk
     )
     cache = spread_over_rows(cache, decoder.make_cache(slots, keeps_all=True), padding)
     column = jnp.asarray(parts.shared, jnp.int32)
-    return _run_after(
+    return _continue(
         decoder,
         arrays,
         tokens[:, parts.shared :],
@@ -144,7 +148,7 @@ def _run_shared(
     )
 
 
-def _run_after(
+def _continue(
     decoder: Any,
     arrays: dict[str, jax.Array],
     tokens: jax.Array,

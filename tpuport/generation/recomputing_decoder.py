@@ -121,12 +121,12 @@ class RecomputingDecoder(Decoder):
                 with the model's own cache.
         """
         tokens = self._example_tokens()
-        expected = self._run_example(tokens, padding=0, columns=_TOKENS)
+        expected = self._logits_of_example(tokens, padding=0, columns=_TOKENS)
         self._hides_padding = are_close(
-            self, expected, self._run_example(tokens, _PADDING, _COLUMNS)
+            self, expected, self._logits_of_example(tokens, _PADDING, _COLUMNS)
         )
         if not self._hides_padding and not are_close(
-            self, expected, self._run_example(tokens, 0, _COLUMNS)
+            self, expected, self._logits_of_example(tokens, 0, _COLUMNS)
         ):
             raise NoLoop(
                 f"the logits of {type(self.model).__name__} depend on columns behind the last token, and it has no "
@@ -159,7 +159,9 @@ class RecomputingDecoder(Decoder):
         rows = np.where(present, tokens, 0)
         column = len(tokens) - 1
         padding = ((0, 0), (0, _COLUMNS - len(tokens)))
-        expected = self._run(np.pad(rows, padding), np.pad(present, padding), column)
+        expected = self._logits_at(
+            np.pad(rows, padding), np.pad(present, padding), column
+        )
         with torch.no_grad(), use_weights_in_loop(self.model, self.arrays, LOOP):
             inputs = self._cached_inputs(rows[:, :-1], present[:, :-1])
             output = self.model(**inputs, return_dict=True)
@@ -206,7 +208,7 @@ class RecomputingDecoder(Decoder):
             type(self.model).__name__,
         )
 
-    def _run_example(
+    def _logits_of_example(
         self, tokens: np.ndarray, padding: int, columns: int
     ) -> np.ndarray:
         """Logits [1, V] after the tokens, with padding in front of them and others
@@ -217,9 +219,11 @@ class RecomputingDecoder(Decoder):
             [np.zeros(padding, np.int32), tokens, np.full(columns - end, tokens[0])]
         )
         mask = (np.arange(columns) >= padding) & (np.arange(columns) < end)
-        return self._run(row[None], mask[None], end - 1)
+        return self._logits_at(row[None], mask[None], end - 1)
 
-    def _run(self, tokens: np.ndarray, mask: np.ndarray, column: int) -> np.ndarray:
+    def _logits_at(
+        self, tokens: np.ndarray, mask: np.ndarray, column: int
+    ) -> np.ndarray:
         """Logits [B, V] of one column of tokens [B, T], as `forward_token` gives
         them.
         """

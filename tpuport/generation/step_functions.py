@@ -29,9 +29,9 @@ from tpuport.generation.prompts import Prompts
 # The stages at which a function is called, in the order of transformers' processors.
 PREFIX, CUSTOM, WATERMARK, CRITERIA = "prefix", "custom", "watermark", "criteria"
 # Called with token ids [rows, length] and scores [rows, V], or with the ids alone.
-HostFunction = Callable[..., torch.Tensor]
+StepFunction = Callable[..., torch.Tensor]
 _numbers = itertools.count(1)
-_registered: weakref.WeakValueDictionary[int, "HostFunctions"] = (
+_registered: weakref.WeakValueDictionary[int, "StepFunctions"] = (
     weakref.WeakValueDictionary()
 )
 # Of an option, the class that transformers makes, in whose place it takes a processor
@@ -56,7 +56,7 @@ _CLASSES = {
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class HostSettings:
+class RegisteredFunctions:
     """In the program: `number`, an argument, of the functions; `stages`, where there
     are some.
     """
@@ -65,12 +65,12 @@ class HostSettings:
     stages: frozenset[str] = dataclasses.field(metadata={"static": True})
 
 
-class HostFunctions:
+class StepFunctions:
     """The functions of one call of `generate`, by stage; known to the program as long
     as this object lives.
     """
 
-    def __init__(self, functions: dict[str, HostFunction], prompts: Prompts) -> None:
+    def __init__(self, functions: dict[str, StepFunction], prompts: Prompts) -> None:
         self._functions = functions
         self._first = prompts.tokens.shape[1] - prompts.length
         self._rows = prompts.real_rows
@@ -79,10 +79,10 @@ class HostFunctions:
         _registered[self._number] = self
 
     @property
-    def settings(self) -> HostSettings | None:
+    def settings(self) -> RegisteredFunctions | None:
         """What the program gets; None without functions."""
         return (
-            HostSettings(np.int32(self._number), frozenset(self._functions))
+            RegisteredFunctions(np.int32(self._number), frozenset(self._functions))
             if self._functions
             else None
         )
@@ -133,7 +133,7 @@ def _as_ids(tokens: np.ndarray) -> torch.Tensor:
 
 
 def process_on_host(
-    host: HostSettings | None,
+    host: RegisteredFunctions | None,
     stage: str,
     tokens: jax.Array,
     length: jax.Array,
@@ -156,7 +156,7 @@ def process_on_host(
 
 
 def ask_criteria(
-    host: HostSettings | None, sequences: jax.Array, length: jax.Array
+    host: RegisteredFunctions | None, sequences: jax.Array, length: jax.Array
 ) -> jax.Array:
     """Traced. Which of the candidates [I, C, T] of a beam search the host's criteria
     end: [I, C].
@@ -177,7 +177,7 @@ def collect_functions(
     prefix_allowed_tokens_fn: Any,
     criteria: StoppingCriteriaList,
     vocabulary: int,
-) -> dict[str, HostFunction]:
+) -> dict[str, StepFunction]:
     """The functions of a call, by place.
 
     Args:
@@ -187,7 +187,7 @@ def collect_functions(
         PortError: something that cannot be called, or a processor that an option makes
             as well.
     """
-    functions: dict[str, HostFunction] = {}
+    functions: dict[str, StepFunction] = {}
     if prefix_allowed_tokens_fn is not None:
         _check_callable("prefix_allowed_tokens_fn", prefix_allowed_tokens_fn)
         functions[PREFIX] = logits_process.PrefixConstrainedLogitsProcessor(

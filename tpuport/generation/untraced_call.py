@@ -24,7 +24,7 @@ from tpuport.trace_errors import CannotTrace
 logger = logging.getLogger("tpuport")
 
 
-class HostForward:
+class UntracedCall:
     """Calls of a ported model on the host, with tensors of the host or the device.
 
     Args:

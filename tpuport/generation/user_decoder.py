@@ -47,7 +47,7 @@ _DECODED = 2
 _LARGEST_ERROR = 0.05
 
 
-class OwnDecoder(Decoder):
+class UserDecoder(Decoder):
     """The compiled programs of a `LanguageModel`."""
 
     takes_kv_cache = False
@@ -87,13 +87,13 @@ class OwnDecoder(Decoder):
         columns = tokens.shape[1]
         padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
         if self.language_model.make_cache is None:
-            return self._run_window(
+            return self._slide_window(
                 arrays, tokens, padding, jnp.asarray(columns, jnp.int32)
             ), ()
         width = self.language_model.limit(columns)
         rows = _move_left(tokens, padding, jnp.asarray(columns, jnp.int32), width)
         with use_weights_in_loop(self.model, arrays, LOOP):
-            return self._run_prompts(slots, rows, columns - padding)
+            return self._prefill(slots, rows, columns - padding)
 
     def forward_token(
         self, arrays: dict[str, jax.Array], state: State
@@ -101,11 +101,11 @@ class OwnDecoder(Decoder):
         """Traced. As `forward_prompt`, for the token chosen last."""
         padding = jnp.sum(~state.present, axis=1, dtype=jnp.int32)
         if self.language_model.make_cache is None:
-            return self._run_window(arrays, state.tokens, padding, state.length), ()
+            return self._slide_window(arrays, state.tokens, padding, state.length), ()
         column = state.length - 1
         token = jax.lax.dynamic_slice_in_dim(state.tokens, column, 1, axis=1)
         with use_weights_in_loop(self.model, arrays, LOOP):
-            logits, caches = self._run_rows(
+            logits, caches = self._map_rows(
                 self._continue_row(state.cache.layout),
                 token,
                 column - padding,
@@ -113,21 +113,21 @@ class OwnDecoder(Decoder):
             )
         return logits[:, 0], caches
 
-    def _run_prompts(
+    def _prefill(
         self, slots: int, rows: jax.Array, lengths: jax.Array
     ) -> tuple[jax.Array, RowCaches]:
         """Traced. Float32 logits [B, V] of the last token of prompts [B, P] of these
         lengths, and the caches.
         """
         if not self._states:
-            logits, caches = self._run_rows(self._begin_row(slots), rows)
+            logits, caches = self._map_rows(self._begin_row(slots), rows)
             return _select(logits, lengths - 1), caches
-        return self._run_tokens(slots, rows, lengths)
+        return self._prefill_by_tokens(slots, rows, lengths)
 
-    def _run_tokens(
+    def _prefill_by_tokens(
         self, slots: int, rows: jax.Array, lengths: jax.Array
     ) -> tuple[jax.Array, RowCaches]:
-        """Traced. As `_run_prompts`, one token at a time, so that a state sees no token
+        """Traced. As `_prefill`, one token at a time, so that a state sees no token
         behind a row's last one.
         """
         fresh, layout = self._new_cache(self.language_model.limit(slots))
@@ -137,7 +137,7 @@ class OwnDecoder(Decoder):
         def step(position: jax.Array, carry: tuple) -> tuple:
             token = jax.lax.dynamic_slice_in_dim(rows, position, 1, axis=1)
             positions = jnp.full((batch,), position, jnp.int32)
-            logits, caches = self._run_rows(run, token, positions, carry[1])
+            logits, caches = self._map_rows(run, token, positions, carry[1])
 
             def keep(new: jax.Array, old: jax.Array) -> jax.Array:
                 is_token = (position < lengths).reshape(-1, *[1] * (new.ndim - 1))
@@ -168,7 +168,7 @@ class OwnDecoder(Decoder):
                     position: jax.Array, token: jax.Array, cached: list
                 ) -> dict:
                     cache = put_together(cached, layout)
-                    _, (arrays, new_layout) = self._run_row(token, position, cache)
+                    _, (arrays, new_layout) = self._forward_row(token, position, cache)
                     return named_arrays(arrays, new_layout)
 
                 columns = written_columns.column_axes(layout, longer)
@@ -186,7 +186,7 @@ class OwnDecoder(Decoder):
 
         def run(tokens: jax.Array) -> tuple[jax.Array, Any]:
             cache = put_together(*self._new_cache(self.language_model.limit(slots)))
-            return self._run_row(tokens, jnp.zeros((), jnp.int32), cache)
+            return self._forward_row(tokens, jnp.zeros((), jnp.int32), cache)
 
         return run
 
@@ -209,7 +209,7 @@ class OwnDecoder(Decoder):
         def run(
             tokens: jax.Array, position: jax.Array, cached: list[jax.Array]
         ) -> tuple[jax.Array, Any]:
-            logits, (arrays, new_layout) = self._run_row(
+            logits, (arrays, new_layout) = self._forward_row(
                 tokens, position, put_together(cached, layout)
             )
             check_unchanged(layout, new_layout)
@@ -217,7 +217,7 @@ class OwnDecoder(Decoder):
 
         return run
 
-    def _run_row(
+    def _forward_row(
         self, tokens: jax.Array, position: jax.Array, cache: Any
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [n, V] of one row, and its cache taken apart."""
@@ -226,7 +226,7 @@ class OwnDecoder(Decoder):
         )
         return compat.as_jax(logits)[0].astype(jnp.float32), take_apart(cache)
 
-    def _run_rows(self, run: Callable, *rows: Any) -> tuple[jax.Array, RowCaches]:
+    def _map_rows(self, run: Callable, *rows: Any) -> tuple[jax.Array, RowCaches]:
         """Traced. Run every row by itself: logits [B, n, V], and the caches."""
         layouts: list[CacheLayout] = []
 
@@ -241,7 +241,7 @@ class OwnDecoder(Decoder):
         arrays = [shard_only_rows(self.mesh, array, batch) for array in arrays]
         return logits, RowCaches(arrays, layouts[-1])
 
-    def _run_window(
+    def _slide_window(
         self,
         arrays: dict[str, jax.Array],
         tokens: jax.Array,
@@ -349,12 +349,12 @@ class OwnDecoder(Decoder):
         steps = []
         with use_weights_in_loop(self.model, arrays, LOOP):
             begin = self._begin_row(count)
-            at_once, _ = self._run_rows(begin, tokens[None])
-            _, caches = self._run_prompts(
+            at_once, _ = self._map_rows(begin, tokens[None])
+            _, caches = self._prefill(
                 count, others[None], jnp.full((1,), count - _DECODED)
             )
             for position in range(count - _DECODED, count):
-                logits, caches = self._run_rows(
+                logits, caches = self._map_rows(
                     self._continue_row(caches.layout),
                     tokens[None, position : position + 1],
                     jnp.full((1,), position, jnp.int32),
@@ -372,7 +372,7 @@ class OwnDecoder(Decoder):
         axes = written_columns.column_axes(layout, longer)
 
         def run(position: jax.Array, cached: list[jax.Array]) -> tuple[dict, dict]:
-            _, (arrays, new_layout) = self._run_row(
+            _, (arrays, new_layout) = self._forward_row(
                 tokens[:1], position, put_together(cached, layout)
             )
             before, after = (

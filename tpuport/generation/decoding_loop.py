@@ -22,7 +22,6 @@ from tpuport.generation.callers_cache import CallersCache
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
-from tpuport.generation.host_functions import HostFunction, HostFunctions
 from tpuport.generation.logits_processors import make_processors
 from tpuport.generation.loop_state import State
 from tpuport.generation.model_errors import explained_for_generate
@@ -30,6 +29,7 @@ from tpuport.generation.partial_prompts import PromptParts
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import SamplingSettings, sampling_settings
+from tpuport.generation.step_functions import StepFunction, StepFunctions
 from tpuport.generation.step_outputs import STEPS, CollectedOutputs
 from tpuport.hardware import process_watch
 
@@ -37,7 +37,7 @@ from tpuport.hardware import process_watch
 CHUNK: Final = 16
 
 
-class HostLoop:
+class DecodingLoop:
     """One call of `generate`, from the prompt's program on.
 
     Args:
@@ -50,7 +50,7 @@ class HostLoop:
         prompts: Prompts,
         options: Options,
         slots: int,
-        functions: dict[str, HostFunction] | None = None,
+        functions: dict[str, StepFunction] | None = None,
         guidance: Guidance | None = None,
         parts: PromptParts | None = None,
         begin: Callable[[Any, SamplingSettings], State] | None = None,
@@ -58,7 +58,7 @@ class HostLoop:
         self._decoder, self._prompts, self._options = decoder, prompts, options
         self._arrays = decoder.arrays
         process_watch.begin_call("generate", self._arrays)
-        self._functions = HostFunctions(functions or {}, prompts)
+        self._functions = StepFunctions(functions or {}, prompts)
         if functions and self._is_divided_over_processes():
             raise PortError(
                 "logits processors, watermarks and criteria that the host computes in each step need a single process",
@@ -76,7 +76,7 @@ class HostLoop:
         self._collected = CollectedOutputs(prompts.real_rows)
         with explained_for_generate(decoder):
             self._state: State = (
-                self._run_prompt(slots, parts)
+                self._prefill(slots, parts)
                 if begin is None
                 else begin(self._arrays, self._settings)
             )
@@ -85,9 +85,9 @@ class HostLoop:
         if not decoder.advance.compilations:
             # No step, only the program: what cannot be traced is an error before a
             # streamer has seen anything.
-            self._run(decoder.advance.rehearse, int(self._state.length))
+            self._run_program(decoder.advance.rehearse, int(self._state.length))
 
-    def _run_prompt(self, slots: int, parts: PromptParts | None) -> State:
+    def _prefill(self, slots: int, parts: PromptParts | None) -> State:
         prompts = self._prompts
         static: dict[str, Any] = {"slots": slots}
         if parts is not None:
@@ -183,13 +183,13 @@ class HostLoop:
         """
         restart = self._restart
         if restart is not None and restart < limit:
-            self._run(self._decoder.advance, restart)
+            self._run_program(self._decoder.advance, restart)
             program = functools.partial(self._decoder.restart, columns=restart)
-            self._run(program, restart + 1)
+            self._run_program(program, restart + 1)
             self._restart = None
-        self._run(self._decoder.advance, limit)
+        self._run_program(self._decoder.advance, limit)
 
-    def _run(self, program: Callable[..., State], limit: int) -> None:
+    def _run_program(self, program: Callable[..., State], limit: int) -> None:
         length = None if self._settings.outputs is None else int(self._state.length)
         with explained_for_generate(self._decoder):
             self._state = program(
