@@ -75,9 +75,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     lengths: list[int] = []
     verify = AssistedDecoder._verify_draft
 
-    def counted(self: Any, arrays: Any, state: Any, step: Any) -> Any:
+    def counted(self: Any, arrays: Any, state: Any, *others: Any) -> Any:
         jax.debug.callback(lambda length: lengths.append(int(length)), state.length)
-        return verify(self, arrays, state, step)
+        return verify(self, arrays, state, *others)
 
     monkeypatch.setattr(AssistedDecoder, "_verify_draft", counted)
     return lengths

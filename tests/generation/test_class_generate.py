@@ -197,6 +197,7 @@ def test_a_generate_of_ones_own() -> None:
     wanted = reference.generate(ids, bias=bias)
     assert torch.equal(model.generate(ids, bias=bias), wanted)
     assert torch.equal(tpuport.generate(model, ids, bias=bias), wanted)
+    assert torch.equal(tpuport.generate(model, {"input_ids": ids}, bias=bias), wanted)
 
 
 class Vocoder(torch.nn.Module):

@@ -21,21 +21,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tpuport import checkpoint
 from tpuport.errors import PortError
 from tpuport.generation.call_checks import check_model
-from tpuport.generation.decoder import Decoder, Inputs
+from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import decoder_for
 from tpuport.generation.decoding_cache import has_states
-from tpuport.generation.drafts import ModelDrafter, Step, TextDrafter
+from tpuport.generation.drafts import ModelDrafter, TextDrafter
 from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS, EncoderDecoder
 from tpuport.generation.generation_options import Options
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import table_changes
-from tpuport.generation.loop_state import State
+from tpuport.generation.loop_state import PaddedPrompt, State
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
 from tpuport.generation.partial_prompts import PromptParts, share_prefix
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.request import Request
-from tpuport.generation.sampling import SamplingSettings
+from tpuport.generation.sampling import Choice, SamplingSettings
 from tpuport.generation.source_inputs import Source
 from tpuport.trace_errors import CannotTrace
 
@@ -69,7 +69,9 @@ class AssistedDecoder(Decoder):
         """Add drafts to the programs of a model by itself."""
         super().__init__(decoder.model, decoder.mesh)
         self._plain = decoder
-        self._decoder = _keeping_all(decoder, decoder.kv_cache)
+        self._decoder = decoder.variant(
+            keeps_all_columns=True, kv_cache=decoder.kv_cache
+        )
         self._drafter = drafter
         self.spare_columns = drafter.count
 
@@ -89,40 +91,24 @@ class AssistedDecoder(Decoder):
         return {"model": self._decoder.arrays, "draft": self._drafter.arrays}
 
     def forward_prompt(
-        self,
-        arrays: dict[str, Any],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
+        self, arrays: dict[str, Any], prompt: PaddedPrompt
     ) -> tuple[jax.Array, AssistedCache]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the caches with
         it.
         """
-        logits, cache = self._decoder.forward_prompt(
-            arrays["model"], tokens, mask, slots, inputs
-        )
-        return logits, AssistedCache(
-            cache, self._drafter.begin(arrays["draft"], tokens, mask, slots, inputs)
-        )
+        logits, cache = self._decoder.forward_prompt(arrays["model"], prompt)
+        draft = self._drafter.begin(arrays["draft"], prompt)
+        return logits, AssistedCache(cache, draft)
 
     def forward_parts(
-        self,
-        arrays: dict[str, Any],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        parts: PromptParts,
+        self, arrays: dict[str, Any], prompt: PaddedPrompt, parts: PromptParts
     ) -> tuple[jax.Array, AssistedCache]:
         """Traced. As `forward_prompt`, in parts; the prompt of the drafting model runs
         at once.
         """
-        logits, cache = self._decoder.forward_parts(
-            arrays["model"], tokens, mask, slots, parts
-        )
-        return logits, AssistedCache(
-            cache, self._drafter.begin(arrays["draft"], tokens, mask, slots, {})
-        )
+        logits, cache = self._decoder.forward_parts(arrays["model"], prompt, parts)
+        draft = self._drafter.begin(arrays["draft"], prompt)
+        return logits, AssistedCache(cache, draft)
 
     def run_loop(
         self,
@@ -134,20 +120,24 @@ class AssistedDecoder(Decoder):
         settings: SamplingSettings,
     ) -> State:
         """Traced. As `Decoder.run_loop`, several tokens a step."""
-        step = Step(keys, prompt_columns, limit, settings)
+        choice = Choice(keys, prompt_columns, settings)
         return self.loop(
-            lambda state: self._verify_draft(arrays, state, step), state, limit
+            lambda state: self._verify_draft(arrays, state, choice, limit), state, limit
         )
 
-    def _verify_draft(self, arrays: dict[str, Any], state: State, step: Step) -> State:
+    def _verify_draft(
+        self, arrays: dict[str, Any], state: State, choice: Choice, limit: jax.Array
+    ) -> State:
         """Traced. Draft tokens, and append those that the model chooses too and one
         more.
         """
         first = state.length
-        draft = self._drafter.draft(arrays["draft"], state, state.cache.draft, step)
+        draft = self._drafter.draft(
+            arrays["draft"], state, state.cache.draft, choice, limit
+        )
         last = jax.lax.dynamic_slice_in_dim(state.tokens, first - 1, 1, axis=1)
         logits, cache = self._decoder.forward_tokens(
-            arrays["model"], jnp.concatenate([last, draft.tokens], axis=1), state.present, first - 1, step.limit,
+            arrays["model"], jnp.concatenate([last, draft.tokens], axis=1), state.present, first - 1, limit,
             state.cache.model,
         )  # fmt: skip
         caches = AssistedCache(cache, draft.cache)
@@ -156,9 +146,7 @@ class AssistedDecoder(Decoder):
             chosen = jax.lax.dynamic_index_in_dim(
                 logits, state.length - first, axis=1, keepdims=False
             )
-            return self.append(
-                state, chosen, step.keys, step.prompt_columns, step.settings
-            )
+            return self.append(state, chosen, choice)
 
         def is_drafted(state: State) -> jax.Array:
             index = state.length - first - 1
@@ -173,23 +161,11 @@ class AssistedDecoder(Decoder):
             return jnp.all(matches) & (index < draft.tokens.shape[1])
 
         def goes_on(state: State) -> jax.Array:
-            return (
-                is_drafted(state)
-                & (state.length < step.limit)
-                & ~jnp.all(state.finished)
-            )
+            return is_drafted(state) & (state.length < limit) & ~jnp.all(state.finished)
 
         # The caches do not change with the tokens that are chosen.
         state = jax.lax.while_loop(goes_on, append, append(state._replace(cache=())))
         return state._replace(cache=caches)
-
-
-def _keeping_all(decoder: Decoder, kv_cache: str | None = None) -> Decoder:
-    """A decoder of the same model whose caches keep all columns."""
-    keeping = type(decoder)(decoder.model, decoder.mesh)
-    keeping.keeps_all_columns = True
-    keeping.kv_cache = kv_cache
-    return keeping
 
 
 def takes_several_tokens(decoder: Decoder) -> bool:
@@ -216,9 +192,8 @@ def _continues(decoder: Decoder) -> bool:
     ) -> tuple[jax.Array, jax.Array]:
         def run_prompt(count: int) -> tuple[jax.Array, Any]:
             prompt = tokens[:, :count]
-            return probe.forward_prompt(
-                arrays, prompt, jnp.ones(prompt.shape, jnp.bool_), _COLUMNS, {}
-            )
+            mask = jnp.ones(prompt.shape, jnp.bool_)
+            return probe.forward_prompt(arrays, PaddedPrompt(prompt, mask, _COLUMNS))
 
         _, cache = run_prompt(_FIRST)
         present = jnp.ones((1, _COLUMNS), jnp.bool_)
@@ -229,7 +204,7 @@ def _continues(decoder: Decoder) -> bool:
         prompts = [run_prompt(_FIRST + count)[0][0] for count in (1, _MORE)]
         return jnp.stack(prompts), logits[0, jnp.asarray([0, _MORE - 1])]
 
-    probe = _keeping_all(decoder)
+    probe = decoder.variant(keeps_all_columns=True)
     replicated = NamedSharding(decoder.mesh, PartitionSpec())
     try:
         expected, actual = jax.device_get(
@@ -323,7 +298,9 @@ def _check_assistant_model(request: Request, prompt: Source) -> None:
 def _make_drafter(key: Any) -> ModelDrafter | TextDrafter:
     match key:
         case (Decoder() as assistant, count, threshold):
-            return ModelDrafter(_keeping_all(assistant), count, threshold)
+            return ModelDrafter(
+                assistant.variant(keeps_all_columns=True), count, threshold
+            )
         case _:
             return TextDrafter(*key)
 

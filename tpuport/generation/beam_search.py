@@ -305,10 +305,8 @@ def read_result(beams: Beams, options: Options, first: int, columns: int) -> Res
     sequences, scores, parents = (
         np.asarray(array)[:items, :returned] for array in arrays
     )
-    sequences, parents = (
-        sequences.reshape(items * returned, -1),
-        parents.reshape(items * returned, -1),
-    )
+    sequences = sequences.reshape(items * returned, -1)
+    parents = parents.reshape(items * returned, -1)
     lengths = (parents >= 0).sum(axis=1)
     # As transformers fills up: a padding id of 0 counts as none.
     fill = -1

@@ -16,11 +16,6 @@ from tpuport.generation.length_limits import (
 from tpuport.generation.prompts import Prompts, bucket_length
 
 
-def is_encoder_decoder(model: Any) -> bool:
-    """Whether a model has an encoder, whose inputs are not the prompt."""
-    return not isinstance(model, LanguageModel) and model.config.is_encoder_decoder
-
-
 def check_model(model: Any) -> None:
     """PortError unless the model is a decoder of transformers with a head that gives
     logits.
@@ -107,7 +102,7 @@ def check_guided(
     """
     if guidance is None:
         return
-    if is_encoder_decoder(model):
+    if model.config.is_encoder_decoder:
         raise PortError(
             "guidance_scale is for decoder-only models: transformers would give the decoder's tokens to the encoder",
             where=type(model).__name__,

@@ -64,7 +64,7 @@ class CallersCache:
 
     Attributes:
         cache: the caller's object.
-        columns: how many are written.
+        columns: how many are written; unknown: of how many the tokens are not given.
     """
 
     def __init__(self, cache: Any, decoder: Any) -> None:
@@ -86,7 +86,7 @@ class CallersCache:
             raise _of_another_model(
                 f"{count_noun(len(cache.layers), 'layer')} of {lengths} columns"
             )
-        self.columns = lengths.pop()
+        self.columns, self.unknown = lengths.pop(), 0
         if self.columns:
             self._check_states(decoder.model)
 
@@ -129,17 +129,17 @@ class CallersCache:
             if dtypes != {model.dtype}:
                 raise _of_another_model(", ".join(map(str, dtypes)))
 
-    def add_past(self, tokens: torch.Tensor, mask: Any) -> tuple[torch.Tensor, int]:
-        """The text [B, columns], and how many of its first tokens are not known.
+    def add_past(self, tokens: torch.Tensor, mask: Any) -> torch.Tensor:
+        """The whole text [B, columns], with some tokens in place of unknown ones.
 
         As in transformers, a mask of more columns than there are tokens says that these
         are the new ones.
         """
         columns = tokens.shape[1] if mask is None else np.shape(mask)[-1]
-        unknown = self.columns if columns != tokens.shape[1] else 0
-        if unknown:
+        if columns != tokens.shape[1]:
+            self.unknown = self.columns
             # Its own last token is one that each processor of scores knows already.
-            past = tokens[:, -1:].expand(-1, unknown)
+            past = tokens[:, -1:].expand(-1, self.unknown)
             tokens = torch.cat([past, tokens], dim=1)
         if tokens.shape[1] <= self.columns:
             raise PortError(
@@ -147,7 +147,7 @@ class CallersCache:
                 where=_WHERE,
                 fix="give the whole text, or new tokens and an attention_mask of what is in the cache and them",
             )
-        return tokens, unknown
+        return tokens
 
     @property
     def rows(self) -> int | None:

@@ -1,13 +1,11 @@
 """A call of `generate` that goes on from a cache of the caller's."""
 
-import functools
 import logging
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from tpuport.base.mappings import without
 from tpuport.errors import PortError
@@ -15,7 +13,6 @@ from tpuport.generation.assisted_decoder import takes_several_tokens
 from tpuport.generation.cache_arguments import (
     CACHE_NAMES,
     KEY_VALUE_NAMES,
-    set_cache,
 )
 from tpuport.generation.callers_cache import CallersCache
 from tpuport.generation.decoder_choice import decoder_for
@@ -73,69 +70,10 @@ def _no_loop(model: Any) -> NoLoop:
     )
 
 
-class Continuation:
-    """What a caller's cache means for one call of `generate`.
-
-    Attributes:
-        caller: the cache, None if there is none.
-    """
-
-    def __init__(self, caller: CallersCache | None) -> None:
-        self.caller = caller
-        self._unknown = 0
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the call cannot do without a cache."""
-        return self.caller is not None
-
-    def add_past(self, tokens: torch.Tensor, mask: Any) -> torch.Tensor:
-        """The whole text, with some tokens in place of unknown ones."""
-        if self.caller is None:
-            return tokens
-        tokens, self._unknown = self.caller.add_past(tokens, mask)
-        return tokens
-
-    def begin_loop(
-        self,
-        decoder: Any,
-        tokens: np.ndarray,
-        mask: np.ndarray,
-        options: Options,
-        seed: int,
-        functions: dict[str, StepFunction],
-    ) -> DecodingLoop:
-        """Run the tokens behind the cache, which is needed."""
-        assert self.caller is not None
-        decoder = resuming_decoder(decoder)
-        prompts = pad_prompts(
-            tokens, mask, options, seed, decoder.row_multiple * options.num_beams, uses_buckets=False,
-            takes_padding=decoder.takes_padding,
-        )  # fmt: skip
-        # Its own code drops the cache then.
-        if restart_column(decoder.model, prompts, options) is not None:
-            raise _no_loop(decoder.model)
-        resumed = ResumedText(decoder, self.caller, prompts, options)
-        prompts = prompts._replace(length=prompts.length - self._unknown)
-        begin = functools.partial(resumed.run, decoder, prompts)
-        return DecodingLoop(decoder, prompts, options, 0, functions, begin=begin)
-
-    def write(self, loop: DecodingLoop, sequences: torch.Tensor) -> None:
-        """Let the caller's cache have what belongs to the text now."""
-        if self.caller is not None:
-            loop.write_cache(self.caller, sequences)
-
-    def added_to(self, output: Any) -> Any:
-        """An output of transformers with the cache."""
-        if self.caller is not None:
-            set_cache(output, self.caller.cache)
-        return output
-
-
-def read_continuation(
+def read_cache(
     request: Request, cache: Any, options: Options, has_inputs: bool
-) -> Continuation:
-    """What a cache that was given to `generate`, None if none was, means for the call.
+) -> CallersCache | None:
+    """The cache that was given to `generate`, checked; None if none was.
 
     Args:
         has_inputs: beside tokens.
@@ -145,7 +83,7 @@ def read_continuation(
         PortError: the cache cannot be used at all.
     """
     if cache is None:
-        return Continuation(None)
+        return None
     decoder = decoder_for(request.model)
     is_guided = options.guidance_scale is not None
     if has_inputs or is_guided or not takes_several_tokens(decoder):
@@ -168,78 +106,68 @@ def read_continuation(
             "%s: after a cache that is given, the prompt runs at once and the loop decodes token by token, which gives "
             "the same tokens", ", ".join(filter(otherwise.get, otherwise)),
         )  # fmt: skip
-    return Continuation(caller)
+    return caller
 
 
-def resuming_decoder(decoder: Any) -> Any:
-    """The decoder that keeps all columns, from which a cache of any form can be cut."""
-    if not any(layer.is_sliding for layer in decoder.make_cache(1).layers):
-        return decoder
-    if "all columns" not in decoder.variants:
-        variant = type(decoder)(decoder.model, decoder.mesh)
-        variant.keeps_all_columns = True
-        decoder.variants["all columns"] = variant
-    return decoder.variants["all columns"]
+def begin_behind(
+    caller: CallersCache,
+    decoder: Any,
+    tokens: np.ndarray,
+    mask: np.ndarray,
+    options: Options,
+    seed: int,
+    functions: dict[str, StepFunction],
+) -> DecodingLoop:
+    """Run the tokens of a text that come behind what is in the caller's cache."""
+    if any(layer.is_sliding for layer in decoder.make_cache(1).layers):
+        # From such caches one of any form can be cut.
+        decoder = decoder.variant(keeps_all_columns=True)
+    prompts = pad_prompts(
+        tokens, mask, options, seed, decoder.row_multiple * options.num_beams, uses_buckets=False,
+        takes_padding=decoder.takes_padding,
+    )  # fmt: skip
+    # Its own code drops the cache then.
+    if restart_column(decoder.model, prompts, options) is not None:
+        raise _no_loop(decoder.model)
+    _check_room(caller, prompts, options)
+    rows, columns = prompts.tokens.shape
+    check_length(decoder.model, columns, options)
+    chunk = bucket_length(columns - caller.columns)
+    states = caller.states(rows, decoder.mesh)
+    given = [array.shape[-2] for layer in states or () for array in layer.values()]
+    needed = max(caller.columns + chunk, columns + options.max_new)
+    slots = max([bucket_length(needed), caller.most_columns or 0, *given])
+    room = ((0, 0), (0, slots - columns))
 
-
-class ResumedText:
-    """The prompt of one call, behind what is in the caller's cache.
-
-    Attributes:
-        caller: the cache.
-    """
-
-    def __init__(
-        self, decoder: Any, caller: CallersCache, prompts: Prompts, options: Options
-    ) -> None:
-        """Find the shapes of the program.
-
-        Raises:
-            PortError: the cache has other rows, or no room, or the text gets longer
-                than the model knows.
-        """
-        self.caller = caller
-        rows, columns = prompts.tokens.shape
-        self._chunk = bucket_length(columns - caller.columns)
-        if caller.rows not in (None, prompts.real_rows):
-            raise PortError(
-                f"this cache has {caller.rows} rows, and the batch decodes {prompts.real_rows}",
-                where="cache",
-                fix="give a cache of these rows; before beams or samples, cache.batch_repeat_interleave(number)",
-            )
-        most = caller.most_columns
-        # The last token is not in the cache.
-        last = columns + options.max_new - 1
-        if most is not None and last > most:
-            raise PortError(
-                f"a text of {columns} tokens and {options.max_new} new ones do not fit a cache of {most} columns",
-                where="cache",
-                fix="give a longer cache, or ask for fewer new tokens",
-            )
-        check_length(decoder.model, columns, options)
-        self._states = caller.states(rows, decoder.mesh)
-        needed = max(caller.columns + self._chunk, columns + options.max_new)
-        given = [
-            array.shape[-2]
-            for states in self._states or ()
-            for array in states.values()
-        ]
-        self._slots = max([bucket_length(needed), most or 0, *given])
-        room = ((0, 0), (0, self._slots - columns))
-        self._tokens = np.pad(prompts.tokens, room)
-        # Columns to come are open: the causal mask hides them until they are written.
-        self._present = np.pad(prompts.mask, room, constant_values=True)
-
-    def run(
-        self, decoder: Any, prompts: Prompts, arrays: Any, settings: SamplingSettings
-    ) -> State:
-        """Run the tokens behind the cache, and choose the next one."""
-        states, self._states = self._states, None
+    def begin(arrays: Any, settings: SamplingSettings) -> State:
         with warnings.catch_warnings():
             # Of a cache that grows, no array fits into the one before.
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            # Columns to come are open: the causal mask hides them until they are
+            # written.
             return decoder.resume(
-                arrays, self._tokens, self._present, prompts.keys, np.int32(prompts.tokens.shape[1]),
-                np.int32(prompts.real_rows), settings, states, np.int32(self.caller.columns),
-                forms=self.caller.forms, chunk=self._chunk,
+                arrays, np.pad(prompts.tokens, room), np.pad(prompts.mask, room, constant_values=True), prompts.keys,
+                np.int32(columns), np.int32(prompts.real_rows), settings, states, np.int32(caller.columns),
+                forms=caller.forms, chunk=chunk,
             )  # fmt: skip
+
+    known = prompts._replace(length=prompts.length - caller.unknown)
+    return DecodingLoop(decoder, known, options, 0, functions, begin=begin)
+
+
+def _check_room(caller: CallersCache, prompts: Prompts, options: Options) -> None:
+    """PortError for a cache of other rows, or without room for the text."""
+    if caller.rows not in (None, prompts.real_rows):
+        raise PortError(
+            f"this cache has {caller.rows} rows, and the batch decodes {prompts.real_rows}",
+            where="cache",
+            fix="give a cache of these rows; before beams or samples, cache.batch_repeat_interleave(number)",
+        )
+    columns, most = prompts.tokens.shape[1], caller.most_columns
+    # The last token is not in the cache.
+    if most is not None and columns + options.max_new - 1 > most:
+        raise PortError(
+            f"a text of {columns} tokens and {options.max_new} new ones do not fit a cache of {most} columns",
+            where="cache",
+            fix="give a longer cache, or ask for fewer new tokens",
+        )

@@ -4,9 +4,10 @@ after it.
 Shapes: B batch, P prompt bucket, T cache length, V vocabulary.
 """
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ from tpuport.generation.cache_arguments import add_written_columns, cache_argume
 from tpuport.generation.forward_signature import forward_parameters
 from tpuport.generation.guidance import guide
 from tpuport.generation.loop_state import (
+    Arrays,
+    PaddedPrompt,
     State,
     open_state,
     replicate_read,
@@ -33,9 +36,10 @@ from tpuport.generation.loop_state import (
 from tpuport.generation.padding_check import depends_on_distances, hides_padding
 from tpuport.generation.partial_prompts import PromptParts, run_parts
 from tpuport.generation.residual_stream import summed_once
-from tpuport.generation.restarted_texts import restart_program
-from tpuport.generation.resumed_texts import resume_program
+from tpuport.generation.restarted_texts import run_restart
+from tpuport.generation.resumed_texts import run_resumed
 from tpuport.generation.sampling import (
+    Choice,
     SamplingSettings,
     choose_tokens,
     process_logits,
@@ -50,8 +54,6 @@ from tpuport.objects import pytrees
 
 # In messages.
 LOOP = "the loop of tpuport.generate"
-# Further inputs of a model, such as audio features, by the names in its signature.
-Inputs = dict[str, jax.Array]
 
 
 class Decoder:
@@ -88,7 +90,7 @@ class Decoder:
         self._hides_padding: bool | None = None
         self.continues: bool | None = None
         self.assisted: dict[tuple, Decoder] = {}
-        self.variants: dict[str, Decoder] = {}
+        self.variants: dict[tuple, Self] = {}
         self._parameters = forward_parameters(model)
         self._cache_argument: Any = cache_argument(self._parameters)
         self._make_programs(type(model).__name__, "slots", "parts")
@@ -101,8 +103,14 @@ class Decoder:
         self.advance = Program(
             self.run_loop, loop, updates_cache=True, donate_argnames=("state",)
         )
-        self.restart = restart_program(self, name)
-        self.resume = resume_program(self, name)
+        self.restart = Program(
+            functools.partial(run_restart, self), f"{name} restart",
+            static_argnames=("columns",), donate_argnames=("state",),
+        )  # fmt: skip
+        self.resume = Program(
+            functools.partial(run_resumed, self), f"{name} continued",
+            static_argnames=("forms", "chunk"), donate_argnames=("states",),
+        )  # fmt: skip
 
     @property
     def model(self) -> Any:
@@ -151,13 +159,19 @@ class Decoder:
                 where=f"kv_cache={kv_cache!r}",
                 fix="leave kv_cache out",
             )
-        if kv_cache not in self.variants:
+        variant = self.variant(self.keeps_all_columns, kv_cache)
+        # Refuses layers of other kinds before anything is compiled.
+        variant.make_cache(1)
+        return variant
+
+    def variant(self, keeps_all_columns: bool, kv_cache: str | None = None) -> Self:
+        """The decoder of the same model with such caches."""
+        kind = keeps_all_columns, kv_cache
+        if kind not in self.variants:
             variant = type(self)(self.model, self.mesh)
-            variant.kv_cache = kv_cache
-            # Refuses layers of other kinds before anything is compiled.
-            variant.make_cache(1)
-            self.variants[kv_cache] = variant
-        return self.variants[kv_cache]
+            variant.keeps_all_columns, variant.kv_cache = kind
+            self.variants[kind] = variant
+        return self.variants[kind]
 
     @property
     def without_drafts(self) -> "Decoder":
@@ -165,20 +179,20 @@ class Decoder:
         return self
 
     @property
-    def arrays(self) -> dict[str, jax.Array]:
+    def arrays(self) -> Arrays:
         """The model's weights, arguments of both programs."""
         return collect_weights(self.model)
 
     def run_prompt(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         tokens: jax.Array,
         mask: jax.Array,
         keys: jax.Array,
         prompt_columns: jax.Array,
         real_rows: jax.Array,
         settings: SamplingSettings,
-        inputs: Inputs | None = None,
+        inputs: Arrays | None = None,
         *,
         slots: int,
         parts: PromptParts | None = None,
@@ -193,34 +207,26 @@ class Decoder:
         batch, columns = tokens.shape
         # The layout of the batch decides that of everything computed from it.
         tokens, mask = shard_rows(self.mesh, tokens), shard_rows(self.mesh, mask)
+        prompt = PaddedPrompt(tokens, mask, slots, inputs or {})
         if parts is None:
-            logits, cache = self.forward_prompt(
-                arrays, tokens, mask, slots, inputs or {}
-            )
+            logits, cache = self.forward_prompt(arrays, prompt)
         else:
-            logits, cache = self.forward_parts(arrays, tokens, mask, slots, parts)
+            logits, cache = self.forward_parts(arrays, prompt, parts)
         finished = jnp.arange(batch) >= real_rows
         state = open_state(tokens, mask, slots - columns, finished, cache)
         if settings.guidance is not None:
             unconditional = begin_unconditional(
-                self, arrays, settings.guidance, slots - columns, inputs or {}
+                self, arrays, settings.guidance, slots - columns, prompt.inputs
             )
             state = state._replace(unconditional=unconditional)
-        return self.choose_first(
-            state, logits, keys, prompt_columns, settings, room=slots - columns
-        )
+        choice = Choice(keys, prompt_columns, settings)
+        return self.choose_first(state, logits, choice, room=slots - columns)
 
     def choose_first(
-        self,
-        state: State,
-        logits: jax.Array,
-        keys: jax.Array,
-        prompt_columns: jax.Array,
-        settings: SamplingSettings,
-        *,
-        room: int,
+        self, state: State, logits: jax.Array, choice: Choice, *, room: int
     ) -> State:
         """Traced. Choose the first token after a prompt; there is room for so many."""
+        settings = choice.settings
         if settings.outputs is not None:
             state = state._replace(
                 outputs=begin_outputs(settings.outputs, logits.shape, state.length)
@@ -231,13 +237,11 @@ class Decoder:
                 settings.beams, state.tokens, columns, ~state.finished
             )
             state = state._replace(beams=beams)
-        return replicate_read(
-            self.mesh, self.append(state, logits, keys, prompt_columns, settings)
-        )
+        return replicate_read(self.mesh, self.append(state, logits, choice))
 
     def run_loop(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         state: State,
         keys: jax.Array,
         prompt_columns: jax.Array,
@@ -279,7 +283,7 @@ class Decoder:
 
     def run_step(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         state: State,
         keys: jax.Array,
         prompt_columns: jax.Array,
@@ -291,24 +295,19 @@ class Decoder:
                 unconditional=continue_unconditional(self, arrays, state)
             )
         logits, cache = self.forward_token(arrays, state)
-        return self.append(
-            state._replace(cache=cache), logits, keys, prompt_columns, settings
-        )
+        choice = Choice(keys, prompt_columns, settings)
+        return self.append(state._replace(cache=cache), logits, choice)
 
     def forward_prompt(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
+        self, arrays: Arrays, prompt: PaddedPrompt
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it.
 
         What is computed once from further inputs, and needed for every token, is a part
         of the cache.
         """
-        return self.forward_first(arrays, tokens, mask, self.make_cache(slots))
+        cache = self.make_cache(prompt.slots)
+        return self.forward_first(arrays, prompt.tokens, prompt.mask, cache)
 
     def make_cache(self, slots: int, *, keeps_all: bool = False) -> Any:
         """An empty cache of the model for `slots` columns, as
@@ -325,7 +324,7 @@ class Decoder:
 
     def forward_first(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         tokens: jax.Array,
         mask: jax.Array,
         cache: Any,
@@ -340,19 +339,14 @@ class Decoder:
             return self._forward(arrays, tokens, mask, positions, cache)
 
     def forward_parts(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        parts: PromptParts,
+        self, arrays: Arrays, prompt: PaddedPrompt, parts: PromptParts
     ) -> tuple[jax.Array, Any]:
         """Traced. As `forward_prompt`, in parts."""
-        return run_parts(self, arrays, tokens, mask, slots, parts)
+        return run_parts(self, arrays, prompt, parts)
 
     def forward_tokens(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         tokens: jax.Array,
         present: jax.Array,
         column: jax.Array,
@@ -382,9 +376,7 @@ class Decoder:
         )
         return logits[:, -logit_count:].astype(jnp.float32), cache
 
-    def forward_token(
-        self, arrays: dict[str, jax.Array], state: State
-    ) -> tuple[jax.Array, Any]:
+    def forward_token(self, arrays: Arrays, state: State) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the token chosen last, which is not in
         the cache yet, and the cache.
         """
@@ -447,17 +439,11 @@ class Decoder:
         # get, and return none.
         return compat.as_jax((out.logits, cache_of_output(out, default=cache)))
 
-    def append(
-        self,
-        state: State,
-        logits: jax.Array,
-        keys: jax.Array,
-        prompt_columns: jax.Array,
-        settings: SamplingSettings,
-    ) -> State:
+    def append(self, state: State, logits: jax.Array, choice: Choice) -> State:
         """Traced. Choose the next token of each row and write it; rows that have ended
         get the padding id.
         """
+        keys, prompt_columns, settings = choice
         # Draws are numbered by tokens generated, whatever the bucket's padding.
         new_tokens = state.length - prompt_columns
         is_token = state.present & (jnp.arange(state.tokens.shape[1]) < state.length)

@@ -12,14 +12,15 @@ from transformers.utils.generic import ModelOutput
 from tpuport.compilation import cleared_if_spoiled
 from tpuport.errors import PortError
 from tpuport.generation.assisted_decoder import divide_prompt, with_drafts
+from tpuport.generation.cache_arguments import set_cache
 from tpuport.generation.call_checks import (
     check_guided,
     check_search,
     check_streamed_rows,
     check_streamer,
-    is_encoder_decoder,
 )
-from tpuport.generation.continuing import Continuation, read_continuation, take_cache
+from tpuport.generation.callers_cache import CallersCache
+from tpuport.generation.continuing import begin_behind, read_cache, take_cache
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import check_generate, decoder_class, try_decoder
 from tpuport.generation.decoding_loop import (
@@ -72,27 +73,32 @@ def run_on_device(
     """
     task = _read(request)
     begin = functools.partial(_begin_loop, task)
-    needs_cache = task.has_modalities or task.continuation.is_needed
+    needs_cache = task.has_modalities or task.caller is not None
     loop = try_decoder(request.model, begin, needs_cache=needs_cache)
     streamer, criteria = request.streamer, task.criteria
     if streamer is None and (not criteria or task.options.num_beams > 1):
         generated = loop.run()
     else:
         generated = loop.run_in_chunks(criteria, streamer or SilentStreamer())
-    task.continuation.write(loop, generated)
+    if task.caller is not None:
+        loop.write_cache(task.caller, generated)
     if task.is_ragged:
         generated = without_padding(generated, task.prompt.mask, task.options)
     if not task.options.return_dict:
         return generated
-    output = loop.as_output(generated, has_encoder=is_encoder_decoder(request.model))
-    return task.continuation.added_to(output)
+    output = loop.as_output(
+        generated, has_encoder=request.model.config.is_encoder_decoder
+    )
+    if task.caller is not None:
+        set_cache(output, task.caller.cache)
+    return output
 
 
 class _Task(NamedTuple):
     """A request that has been read and checked, but for what depends on the decoder.
 
     Attributes:
-        prompt: what the model begins with.
+        prompt: what the model begins with; caller: the cache that it goes on from.
         is_ragged: whether prompts of different lengths were given, as a list.
         has_modalities: whether there are images or the like beside tokens.
         functions: of the host in each step, by stage.
@@ -101,7 +107,7 @@ class _Task(NamedTuple):
     request: Request
     options: Options
     prompt: Source
-    continuation: Continuation
+    caller: CallersCache | None
     is_ragged: bool
     has_modalities: bool
     vocabulary: int
@@ -123,7 +129,7 @@ def _read(request: Request) -> _Task:
     inputs, named = split_inputs(names, named)
     check_passed_on(model, named)
     request = dataclasses.replace(request, options=named)
-    has_encoder = is_encoder_decoder(model)
+    has_encoder = model.config.is_encoder_decoder
     padded = None
     if request.attention_mask is None:
         padded = pad_list(request.input_ids, on_right=has_encoder)
@@ -132,15 +138,16 @@ def _read(request: Request) -> _Task:
             request, input_ids=padded[0], attention_mask=padded[1]
         )
     vocabulary = _vocabulary(model)
-    continuation = Continuation(None)
+    caller = None
     if has_encoder:
         prompt = read_source(request, inputs)
         options = _read_options(request, prompt.tokens.shape[-1])
     else:
         token_ids = read_token_ids(request.input_ids)
         options = _read_options(request, token_ids.shape[-1])
-        continuation = read_continuation(request, cache, options, bool(inputs))
-        token_ids = continuation.add_past(token_ids, request.attention_mask)
+        caller = read_cache(request, cache, options, bool(inputs))
+        if caller is not None:
+            token_ids = caller.add_past(token_ids, request.attention_mask)
         tokens, mask = check_prompt(
             token_ids, request.attention_mask, options.pad, options.eos, vocabulary
         )
@@ -160,7 +167,7 @@ def _read(request: Request) -> _Task:
         options, request.logits_processor, request.prefix_allowed_tokens_fn, criteria, vocabulary
     )  # fmt: skip
     return _Task(
-        request, options, prompt, continuation, is_ragged=padded is not None,
+        request, options, prompt, caller, is_ragged=padded is not None,
         has_modalities=bool(inputs) and not has_encoder, vocabulary=vocabulary, seed=seed, criteria=criteria,
         functions=functions,
     )  # fmt: skip
@@ -170,10 +177,10 @@ def _begin_loop(task: _Task, decoder: Decoder) -> DecodingLoop:
     """Run the prompt with a decoder, in its own program."""
     request, options, prompt = task.request, task.options, task.prompt
     model = request.model
-    if task.continuation.is_needed:
-        return task.continuation.begin_loop(
-            decoder, prompt.tokens, prompt.mask, options, task.seed, task.functions
-        )
+    if task.caller is not None:
+        return begin_behind(
+            task.caller, decoder, prompt.tokens, prompt.mask, options, task.seed, task.functions
+        )  # fmt: skip
     decoder = with_drafts(
         decoder.with_kv_cache(request.kv_cache), request, options, prompt
     )
@@ -206,7 +213,7 @@ def _begin_loop(task: _Task, decoder: Decoder) -> DecodingLoop:
 
 def _read_options(request: Request, prompt_length: int) -> Options:
     options = read_options(
-        request.model, request.generation_config, dict(request.options), prompt_length
+        request.model, request.generation_config, request.options, prompt_length
     )
     processors = dataclasses.replace(options.processors, timestamps=request.timestamps)
     return dataclasses.replace(options, processors=processors)

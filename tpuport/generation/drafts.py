@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tpuport.generation.decoder import Decoder, Inputs
-from tpuport.generation.loop_state import State
-from tpuport.generation.sampling import SamplingSettings
+from tpuport.generation.decoder import Decoder
+from tpuport.generation.loop_state import Arrays, PaddedPrompt, State
+from tpuport.generation.sampling import Choice
 
 
 class Draft(NamedTuple):
@@ -27,17 +27,6 @@ class Draft(NamedTuple):
     tokens: jax.Array
     counts: jax.Array
     cache: Any
-
-
-class Step(NamedTuple):
-    """What the loop's step has beside its state: the arguments of the same names of
-    `Decoder.run_loop`.
-    """
-
-    keys: jax.Array
-    prompt_columns: jax.Array
-    limit: jax.Array
-    settings: SamplingSettings
 
 
 class ModelDrafter:
@@ -57,38 +46,28 @@ class ModelDrafter:
         self._threshold = threshold
 
     @property
-    def arrays(self) -> dict[str, jax.Array]:
+    def arrays(self) -> Arrays:
         """The model's weights."""
         return self._decoder.arrays
 
-    def begin(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
-    ) -> Any:
+    def begin(self, arrays: Arrays, prompt: PaddedPrompt) -> Any:
         """Traced. The cache with the prompt [B, P]."""
-        return self._decoder.forward_prompt(arrays, tokens, mask, slots, inputs)[1]
+        return self._decoder.forward_prompt(arrays, prompt)[1]
 
     def draft(
-        self, arrays: dict[str, jax.Array], state: State, cache: Any, step: Step
+        self, arrays: Arrays, state: State, cache: Any, choice: Choice, limit: jax.Array
     ) -> Draft:
-        """Traced. The tokens after those of `state`."""
-        first = state.length
-        settings = step.settings
-        if settings.processors is not None:
+        """Traced. The tokens after those of `state`, up to `limit` columns."""
+        first, processors = state.length, choice.settings.processors
+        if processors is not None:
             # The host is asked about tokens that are chosen, not about drafts.
-            settings = settings._replace(
-                processors=dataclasses.replace(settings.processors, host=None)
-            )
+            processors = dataclasses.replace(processors, host=None)
+            settings = choice.settings._replace(processors=processors)
+            choice = choice._replace(settings=settings)
 
         def is_drafting(carry: tuple[State, jax.Array]) -> jax.Array:
             draft, is_sure = carry
-            return is_sure & (
-                draft.length < jnp.minimum(first + self.count, step.limit)
-            )
+            return is_sure & (draft.length < jnp.minimum(first + self.count, limit))
 
         def draft_token(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
             draft, _ = carry
@@ -97,18 +76,10 @@ class ModelDrafter:
             column = draft.length - 2
             pair = jax.lax.dynamic_slice_in_dim(draft.tokens, column, 2, axis=1)
             logits, cache = self._decoder.forward_tokens(
-                arrays,
-                pair,
-                draft.present,
-                column,
-                step.limit,
-                draft.cache,
-                only_last=True,
+                arrays, pair, draft.present, column, limit, draft.cache, only_last=True
             )
             draft = draft._replace(cache=cache)
-            draft = self._decoder.append(
-                draft, logits[:, 0], step.keys, step.prompt_columns, settings
-            )
+            draft = self._decoder.append(draft, logits[:, 0], choice)
             chosen = jax.lax.dynamic_slice_in_dim(
                 draft.tokens, draft.length - 1, 1, axis=1
             )
@@ -143,22 +114,15 @@ class TextDrafter:
         follows is the draft.
         """
         self.count = count
-        self.arrays: dict[str, jax.Array] = {}
+        self.arrays: Arrays = {}
         self._ngram_size = ngram_size
 
-    def begin(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
-    ) -> Any:
+    def begin(self, arrays: Arrays, prompt: PaddedPrompt) -> Any:
         """Traced. Nothing."""
         return ()
 
     def draft(
-        self, arrays: dict[str, jax.Array], state: State, cache: Any, step: Step
+        self, arrays: Arrays, state: State, cache: Any, choice: Choice, limit: jax.Array
     ) -> Draft:
         """Traced. The tokens after the first occurrence of the longest of the last
         tokens' sequences.

@@ -24,10 +24,10 @@ from tpuport.compilation import use_weights_in_loop
 from tpuport.generation import model_inputs
 from tpuport.generation.cache_arguments import add_written_columns
 from tpuport.generation.cross_layer import CrossLayer
-from tpuport.generation.decoder import LOOP, Decoder, Inputs
+from tpuport.generation.decoder import LOOP, Decoder
 from tpuport.generation.decoding_cache import make_cache, set_length
 from tpuport.generation.forward_signature import forward_parameters
-from tpuport.generation.loop_state import State, shard_rows
+from tpuport.generation.loop_state import Arrays, PaddedPrompt, State, shard_rows
 from tpuport.generation.position_tables import fixed_tables
 from tpuport.libraries import model_facts
 from tpuport.libraries.library_classes import cache_of_output
@@ -55,7 +55,7 @@ class EncodedCache:
 
     cache: Any
     encoder_outputs: Any
-    inputs: Inputs
+    inputs: Arrays
 
 
 class EncoderDecoder(Decoder):
@@ -90,22 +90,17 @@ class EncoderDecoder(Decoder):
         return self._counts_by_mask
 
     def forward_prompt(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
+        self, arrays: Arrays, prompt: PaddedPrompt
     ) -> tuple[jax.Array, EncodedCache]:
         """Traced. Run the encoder and the decoder's prompt [B, P]: float32 logits
         [B, V], and what the loop carries.
         """
-        inputs = dict(inputs) | {
+        inputs = dict(prompt.inputs) | {
             name: shard_rows(self.mesh, array)
-            for name, array in model_inputs.arrays_of(inputs).items()
+            for name, array in model_inputs.arrays_of(prompt.inputs).items()
         }
         encoded = EncodedCache(
-            cache=() if self._is_uncached else self._make_cache(slots),
+            cache=() if self._is_uncached else self._make_cache(prompt.slots),
             encoder_outputs=self._encode(arrays, inputs),
             inputs={
                 name: array
@@ -113,10 +108,10 @@ class EncoderDecoder(Decoder):
                 if self._is_of_decoder(name)
             },
         )
-        return self._decode(arrays, tokens, mask, encoded)
+        return self._decode(arrays, prompt.tokens, prompt.mask, encoded)
 
     def forward_token(
-        self, arrays: dict[str, jax.Array], state: State
+        self, arrays: Arrays, state: State
     ) -> tuple[jax.Array, EncodedCache]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         column = state.length - 1
@@ -140,7 +135,7 @@ class EncoderDecoder(Decoder):
 
     def forward_tokens(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         tokens: jax.Array,
         present: jax.Array,
         column: jax.Array,
@@ -174,7 +169,7 @@ class EncoderDecoder(Decoder):
 
     def _positions(
         self, tokens: jax.Array, mask: jax.Array, first: jax.Array | int
-    ) -> dict[str, jax.Array]:
+    ) -> Arrays:
         """Traced. The argument with positions, for models that do not make them of the
         cache's length themselves.
         """
@@ -233,7 +228,7 @@ class EncoderDecoder(Decoder):
             ENCODER_OUTPUTS,
         }
 
-    def _encode(self, arrays: dict[str, jax.Array], inputs: Inputs) -> Any:
+    def _encode(self, arrays: Arrays, inputs: Arrays) -> Any:
         """Traced. The encoder's outputs as arrays."""
         if ENCODER_OUTPUTS in inputs:
             return BaseModelOutput(last_hidden_state=inputs[ENCODER_OUTPUTS])  # type: ignore[arg-type]
@@ -248,7 +243,7 @@ class EncoderDecoder(Decoder):
 
     def _decode(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         tokens: jax.Array,
         mask: jax.Array,
         encoded: EncodedCache,

@@ -81,7 +81,9 @@ class LanguageModel:
     @property
     def config(self) -> Any:
         """What the options of `generate` are read with."""
-        return types.SimpleNamespace(max_position_embeddings=self.max_length)
+        return types.SimpleNamespace(
+            max_position_embeddings=self.max_length, is_encoder_decoder=False
+        )
 
     def limit(self, columns: int) -> int:
         """As many columns, but not more than the model knows positions."""

@@ -387,10 +387,8 @@ class Step:
             """Where an n-gram ends whose last tokens but one are the last `back`
             ones.
             """
-            earlier, is_token = (
-                jnp.roll(source.tokens, back, axis=1),
-                jnp.roll(source.present, back, axis=1),
-            )
+            earlier = jnp.roll(source.tokens, back, axis=1)
+            is_token = jnp.roll(source.present, back, axis=1)
             # What `roll` brings around from the end is not an earlier token.
             is_token = is_token & (jnp.arange(is_token.shape[1]) >= back)
             column = self.length - back

@@ -3,6 +3,8 @@
 Shapes: B batch, P prompt bucket, T cache length.
 """
 
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +15,25 @@ from tpuport.generation.beam_search import Beams
 from tpuport.generation.guidance import Unconditional
 from tpuport.generation.step_outputs import StepOutputs
 from tpuport.hardware.mesh import dividing_axis
+
+# Weights, or further inputs of a model, by name.
+Arrays = dict[str, jax.Array]
+
+
+class PaddedPrompt(NamedTuple):
+    """What a prompt's program runs.
+
+    Attributes:
+        tokens: int32 [B, P]; mask: bool of the same shape, False at padding.
+        slots: columns of the cache, T.
+        inputs: further ones of the model, such as audio features, by the names in its
+            signature.
+    """
+
+    tokens: jax.Array
+    mask: jax.Array
+    slots: int
+    inputs: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class State(NamedTuple):

@@ -21,11 +21,11 @@ from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import model_inputs
-from tpuport.generation.decoder import LOOP, Decoder, Inputs
+from tpuport.generation.decoder import LOOP, Decoder
 from tpuport.generation.decoding_cache import has_cross_layers
 from tpuport.generation.deferred_checks import collect_checks
 from tpuport.generation.forward_signature import forward_parameters
-from tpuport.generation.loop_state import State
+from tpuport.generation.loop_state import Arrays, PaddedPrompt, State
 from tpuport.generation.model_inputs import Setting, as_argument
 from tpuport.generation.multimodal_inputs import POSITIONS, REAL_IMAGES, TOKEN_TYPES
 from tpuport.generation.residual_stream import summed_once
@@ -60,7 +60,7 @@ class MultimodalCache:
 
     cache: Any
     position_offsets: jax.Array
-    token_types: dict[str, jax.Array]
+    token_types: Arrays
     inputs_fit: jax.Array
     settings: dict[str, Setting]
 
@@ -88,19 +88,15 @@ class MultimodalDecoder(Decoder):
         return super().uses_buckets and not has_cross_layers(self.model.config)
 
     def forward_prompt(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
+        self, arrays: Arrays, prompt: PaddedPrompt
     ) -> tuple[jax.Array, MultimodalCache]:
         """Traced. Float32 logits [B, V] after the prompt [B, P] with its images, and
         what the loop carries.
         """
+        tokens, mask, slots, given = prompt
         cache = self.make_cache(slots)
         numbers = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-        inputs = dict(inputs)
+        inputs = dict(given)
         positions = inputs.pop(POSITIONS, numbers)
         real_images = inputs.pop(REAL_IMAGES, None)
         token_types = {name: inputs[name] for name in TOKEN_TYPES if name in inputs}
@@ -135,7 +131,7 @@ class MultimodalDecoder(Decoder):
         return logits, carried
 
     def forward_token(
-        self, arrays: dict[str, jax.Array], state: State
+        self, arrays: Arrays, state: State
     ) -> tuple[jax.Array, MultimodalCache]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         token, present, number = self.token_inputs(state)
@@ -162,7 +158,7 @@ class MultimodalDecoder(Decoder):
 
     def _call(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         tokens: jax.Array,
         mask: jax.Array,
         positions: jax.Array,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tpuport.generation.loop_state import Arrays, PaddedPrompt
 from tpuport.generation.model_errors import explained_for_generate
 from tpuport.generation.model_inputs import vocabulary_size
 
@@ -61,10 +62,9 @@ def logits_of_prompt(decoder: Any, tokens: np.ndarray, mask: np.ndarray) -> np.n
     the model's own precision.
     """
 
-    def run(
-        arrays: dict[str, jax.Array], tokens: jax.Array, mask: jax.Array
-    ) -> jax.Array:
-        return decoder.forward_prompt(arrays, tokens, mask, _COLUMNS, {})[0]
+    def run(arrays: Arrays, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+        prompt = PaddedPrompt(tokens, mask, _COLUMNS)
+        return decoder.forward_prompt(arrays, prompt)[0]
 
     # Whole on each device, because a process reads only what its own devices hold.
     replicated = NamedSharding(decoder.mesh, PartitionSpec())

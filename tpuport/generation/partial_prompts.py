@@ -12,6 +12,7 @@ import numpy as np
 
 from tpuport.compat.tracing import trace_lock
 from tpuport.generation.decoding_cache import cut_to_windows, spread_over_rows
+from tpuport.generation.loop_state import Arrays, PaddedPrompt
 from tpuport.generation.prompts import Prompts, bucket_length
 from tpuport.generation.residual_stream import summed_once
 
@@ -63,40 +64,28 @@ def _resize(array: np.ndarray, columns: int) -> np.ndarray:
 
 
 def run_parts(
-    decoder: Any,
-    arrays: dict[str, jax.Array],
-    tokens: jax.Array,
-    mask: jax.Array,
-    slots: int,
-    parts: PromptParts,
+    decoder: Any, arrays: Arrays, prompt: PaddedPrompt, parts: PromptParts
 ) -> tuple[jax.Array, Any]:
     """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache, as
     `decoder.forward_prompt`.
     """
     if parts.shared:
-        logits, cache = _prefill_behind_prefix(
-            decoder, arrays, tokens, mask, slots, parts
-        )
+        logits, cache = _prefill_behind_prefix(decoder, arrays, prompt, parts)
     else:
-        logits, cache = _prefill_by_chunks(
-            decoder, arrays, tokens, mask, slots, parts.chunk
-        )
+        logits, cache = _prefill_by_chunks(decoder, arrays, prompt, parts.chunk)
     if decoder.keeps_all_columns:
         return logits, cache
-    return logits, cut_to_windows(cache, decoder.make_cache(slots), tokens.shape[1])
+    windows, columns = decoder.make_cache(prompt.slots), prompt.tokens.shape[1]
+    return logits, cut_to_windows(cache, windows, columns)
 
 
 def _prefill_by_chunks(
-    decoder: Any,
-    arrays: dict[str, jax.Array],
-    tokens: jax.Array,
-    mask: jax.Array,
-    slots: int,
-    chunk: int | None,
+    decoder: Any, arrays: Arrays, prompt: PaddedPrompt, chunk: int | None
 ) -> tuple[jax.Array, Any]:
     """Traced. So many columns at a time: activations of all of them would take memory.
     The cache keeps all columns.
     """
+    tokens, mask, slots, _ = prompt
     columns = tokens.shape[1]
     chunk = min(chunk or columns, columns)
     first = columns % chunk or chunk
@@ -117,12 +106,7 @@ def _prefill_by_chunks(
 
 
 def _prefill_behind_prefix(
-    decoder: Any,
-    arrays: dict[str, jax.Array],
-    tokens: jax.Array,
-    mask: jax.Array,
-    slots: int,
-    parts: PromptParts,
+    decoder: Any, arrays: Arrays, prompt: PaddedPrompt, parts: PromptParts
 ) -> tuple[jax.Array, Any]:
     """Traced. What all rows begin with in one row, and then the last columns of all,
     with the cache in every row.
@@ -130,27 +114,21 @@ def _prefill_behind_prefix(
     A shorter row has some of the shared tokens in these columns, and computes them
     again.
     """
+    tokens, mask, slots, _ = prompt
     padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
     prefix = jax.lax.dynamic_slice(tokens, (0, padding[0]), (1, parts.shared))
     everything = jnp.ones(prefix.shape, jnp.bool_)
-    _, cache = _prefill_by_chunks(
-        decoder, arrays, prefix, everything, parts.shared, parts.chunk
-    )
+    shared = PaddedPrompt(prefix, everything, parts.shared)
+    _, cache = _prefill_by_chunks(decoder, arrays, shared, parts.chunk)
     cache = spread_over_rows(cache, decoder.make_cache(slots, keeps_all=True), padding)
     column = jnp.asarray(parts.shared, jnp.int32)
-    return _continue(
-        decoder,
-        arrays,
-        tokens[:, parts.shared :],
-        _pad_mask(mask, slots),
-        column,
-        cache,
-    )
+    rest, present = tokens[:, parts.shared :], _pad_mask(mask, slots)
+    return _continue(decoder, arrays, rest, present, column, cache)
 
 
 def _continue(
     decoder: Any,
-    arrays: dict[str, jax.Array],
+    arrays: Arrays,
     tokens: jax.Array,
     present: jax.Array,
     column: jax.Array,
@@ -160,14 +138,9 @@ def _continue(
     cache.
     """
     with trace_lock, summed_once(decoder.model, decoder.mesh):
+        end = column + tokens.shape[1]
         logits, cache = decoder.forward_tokens(
-            arrays,
-            tokens,
-            present,
-            column,
-            column + tokens.shape[1],
-            cache,
-            only_last=True,
+            arrays, tokens, present, column, end, cache, only_last=True
         )
     return logits[:, 0], cache
 

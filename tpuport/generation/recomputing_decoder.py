@@ -19,9 +19,9 @@ from transformers import DynamicCache
 from tpuport import compat
 from tpuport.base.mappings import only
 from tpuport.compilation import use_weights_in_loop
-from tpuport.generation.decoder import LOOP, Decoder, Inputs
+from tpuport.generation.decoder import LOOP, Decoder
 from tpuport.generation.decoding_cache import has_fixed_cache
-from tpuport.generation.loop_state import State
+from tpuport.generation.loop_state import Arrays, PaddedPrompt, State
 from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
@@ -54,19 +54,14 @@ class RecomputingDecoder(Decoder):
         )
 
     def forward_prompt(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
+        self, arrays: Arrays, prompt: PaddedPrompt
     ) -> tuple[jax.Array, tuple[()]]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and no cache."""
-        last = jnp.asarray(tokens.shape[1] - 1, jnp.int32)
-        return self._logits(arrays, tokens, mask, last), ()
+        last = jnp.asarray(prompt.tokens.shape[1] - 1, jnp.int32)
+        return self._logits(arrays, prompt.tokens, prompt.mask, last), ()
 
     def forward_token(
-        self, arrays: dict[str, jax.Array], state: State
+        self, arrays: Arrays, state: State
     ) -> tuple[jax.Array, tuple[()]]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         _, present, _ = self.token_inputs(state)
@@ -75,7 +70,7 @@ class RecomputingDecoder(Decoder):
 
     def _logits(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         tokens: jax.Array,
         mask: jax.Array,
         column: jax.Array,

@@ -19,9 +19,9 @@ from tpuport.base.mappings import only
 from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import use_weights_in_loop
 from tpuport.errors import PortError
-from tpuport.generation.decoder import LOOP, Decoder, Inputs
+from tpuport.generation.decoder import LOOP, Decoder
 from tpuport.generation.fixed_layers import FixedLayer, UnusedLayer
-from tpuport.generation.loop_state import State
+from tpuport.generation.loop_state import Arrays, PaddedPrompt, State
 from tpuport.generation.model_inputs import prepare_inputs
 from tpuport.generation.padding_check import hides_padding
 from tpuport.generation.residual_stream import summed_once
@@ -52,16 +52,12 @@ class RecurrentDecoder(Decoder):
         return self._hides_padding and not self._first_layer_is_unused
 
     def forward_prompt(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
+        self, arrays: Arrays, prompt: PaddedPrompt
     ) -> tuple[jax.Array, RowCaches]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the tensors of the
         cache with it.
         """
+        tokens, mask, slots, _ = prompt
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         with (
             trace_lock,
@@ -79,7 +75,7 @@ class RecurrentDecoder(Decoder):
         return logits, carried
 
     def forward_token(
-        self, arrays: dict[str, jax.Array], state: State
+        self, arrays: Arrays, state: State
     ) -> tuple[jax.Array, RowCaches]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         token, present, position = self.token_inputs(state)

@@ -2,7 +2,6 @@
 of all its tokens are computed again.
 """
 
-import functools
 import inspect
 import types
 from typing import Any
@@ -10,30 +9,19 @@ from typing import Any
 import jax
 import torch
 
-from tpuport.compilation import Program
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import cache_argument
 from tpuport.generation.generation_options import Options
 from tpuport.generation.language_model import LanguageModel
-from tpuport.generation.loop_state import State
+from tpuport.generation.loop_state import Arrays, PaddedPrompt, State
 from tpuport.generation.prompts import Prompts
-from tpuport.generation.sampling import SamplingSettings
+from tpuport.generation.sampling import Choice, SamplingSettings
 from tpuport.patches import transformers_rotary
-
-
-def restart_program(decoder: Any, name: str) -> Program:
-    """The program of `run_restart` for a decoder."""
-    return Program(
-        functools.partial(run_restart, decoder),
-        f"{name} restart",
-        static_argnames=("columns",),
-        donate_argnames=("state",),
-    )
 
 
 def run_restart(
     decoder: Any,
-    arrays: dict[str, jax.Array],
+    arrays: Arrays,
     state: State,
     keys: jax.Array,
     prompt_columns: jax.Array,
@@ -45,13 +33,14 @@ def run_restart(
     """Traced. As `Decoder.run_loop`, with a cache that is computed again in each step,
     from the text's `columns` so far as if they were the prompt.
     """
+    choice = Choice(keys, prompt_columns, settings)
 
     def step(state: State) -> State:
         tokens, mask = state.tokens[:, :columns], state.present[:, :columns]
-        slots = state.tokens.shape[1]
-        logits, cache = decoder.forward_prompt(arrays, tokens, mask, slots, {})
+        prompt = PaddedPrompt(tokens, mask, state.tokens.shape[1])
+        logits, cache = decoder.forward_prompt(arrays, prompt)
         state = state._replace(cache=cache)
-        return decoder.append(state, logits, keys, prompt_columns, settings)
+        return decoder.append(state, logits, choice)
 
     return decoder.loop(step, state, limit)
 

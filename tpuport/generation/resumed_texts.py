@@ -5,28 +5,16 @@ They are padded behind, not in front, so that each column of the text is the sam
 the cache. Later tokens are written over the padding. Shapes: B batch, T cache length.
 """
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from tpuport.compat.tracing import trace_lock
-from tpuport.compilation import Program
 from tpuport.generation import decoding_cache
 from tpuport.generation.callers_cache import LayerForm, States, fill
 from tpuport.generation.loop_state import State, shard_rows
-from tpuport.generation.sampling import SamplingSettings
-
-
-def resume_program(decoder: Any, name: str) -> Program:
-    """The program of `run_resumed` for a decoder."""
-    return Program(
-        functools.partial(run_resumed, decoder),
-        f"{name} continued",
-        static_argnames=("forms", "chunk"),
-        donate_argnames=("states",),
-    )
+from tpuport.generation.sampling import Choice, SamplingSettings
 
 
 def run_resumed(
@@ -53,10 +41,8 @@ def run_resumed(
         states: of the caller's cache, as `CallersCache.states` gives them.
     """
     batch, slots = tokens.shape
-    tokens, present = (
-        shard_rows(decoder.mesh, tokens),
-        shard_rows(decoder.mesh, present),
-    )
+    tokens = shard_rows(decoder.mesh, tokens)
+    present = shard_rows(decoder.mesh, present)
     cache = decoder.make_cache(slots)
     # An empty cache's layers attend to the prompt alone.
     mask = present[:, :chunk]
@@ -81,6 +67,5 @@ def run_resumed(
         decoding_cache.set_length(cache, prompt_columns),
     )  # fmt: skip
     logits = logits[:, 0].astype(jnp.float32)
-    return decoder.choose_first(
-        state, logits, keys, prompt_columns, settings, room=slots
-    )
+    choice = Choice(keys, prompt_columns, settings)
+    return decoder.choose_first(state, logits, choice, room=slots)

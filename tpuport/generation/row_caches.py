@@ -96,10 +96,8 @@ def check_unchanged(
     """
     if before == after:
         return
-    was, is_now = (
-        dict(zip(before.names, before.leaves, strict=True)),
-        dict(zip(after.names, after.leaves, strict=True)),
-    )
+    was = dict(zip(before.names, before.leaves, strict=True))
+    is_now = dict(zip(after.names, after.leaves, strict=True))
     different = [name for name in was | is_now if was.get(name) != is_now.get(name)]
     name = next(iter(different), "cache")
     raise PortError(

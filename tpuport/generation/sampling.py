@@ -45,6 +45,19 @@ class SamplingSettings(NamedTuple):
     guidance: Guidance | None = None
 
 
+class Choice(NamedTuple):
+    """How the rows of a call choose their tokens.
+
+    Attributes:
+        keys: random key data [B, 2]; prompt_columns: of the buffer, with the bucket's
+            padding.
+    """
+
+    keys: jax.Array
+    prompt_columns: jax.Array
+    settings: SamplingSettings
+
+
 def sampling_settings(options: Options) -> SamplingSettings:
     """The arrays for these options; a filter that is off gets the value that filters
     nothing.

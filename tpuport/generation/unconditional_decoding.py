@@ -3,39 +3,41 @@
 Shapes: B batch, P columns of the negative prompt.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from tpuport.generation.guidance import Guidance, Unconditional
-from tpuport.generation.loop_state import State, open_state, shard_rows
+from tpuport.generation.loop_state import (
+    Arrays,
+    PaddedPrompt,
+    State,
+    open_state,
+    shard_rows,
+)
 
 
 def begin_unconditional(
     decoder: Any,
-    arrays: dict[str, jax.Array],
+    arrays: Arrays,
     guidance: Guidance,
     new_columns: int,
-    inputs: dict[str, jax.Array],
+    inputs: Mapping[str, Any],
 ) -> Unconditional:
     """Traced. Run the negative prompt [B, P], with room for `new_columns`."""
-    tokens, mask = (
-        shard_rows(decoder.mesh, guidance.tokens),
-        shard_rows(decoder.mesh, guidance.mask),
-    )
+    tokens = shard_rows(decoder.mesh, guidance.tokens)
+    mask = shard_rows(decoder.mesh, guidance.mask)
     batch, columns = tokens.shape
-    logits, cache = decoder.forward_prompt(
-        arrays, tokens, mask, columns + new_columns, inputs
-    )
+    prompt = PaddedPrompt(tokens, mask, columns + new_columns, inputs)
+    logits, cache = decoder.forward_prompt(arrays, prompt)
     finished = jnp.zeros(batch, jnp.bool_)
     state = open_state(tokens, mask, new_columns, finished, cache)
     return Unconditional(state, logits)
 
 
-def continue_unconditional(
-    decoder: Any, arrays: dict[str, jax.Array], state: State
-) -> Unconditional:
+def continue_unconditional(decoder: Any, arrays: Arrays, state: State) -> Unconditional:
     """Traced. Run the token chosen last after the negative prompt too."""
     assert state.unconditional is not None
     other: State = state.unconditional.state

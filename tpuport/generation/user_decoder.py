@@ -22,9 +22,9 @@ from tpuport import compat
 from tpuport.compilation import collect_weights, use_weights_in_loop
 from tpuport.errors import PortError
 from tpuport.generation import written_columns
-from tpuport.generation.decoder import LOOP, Decoder, Inputs
+from tpuport.generation.decoder import LOOP, Decoder
 from tpuport.generation.language_model import LanguageModel
-from tpuport.generation.loop_state import State, shard_only_rows
+from tpuport.generation.loop_state import Arrays, PaddedPrompt, State, shard_only_rows
 from tpuport.generation.row_caches import (
     CacheLayout,
     RowCaches,
@@ -76,14 +76,10 @@ class UserDecoder(Decoder):
         return True
 
     def forward_prompt(
-        self,
-        arrays: dict[str, jax.Array],
-        tokens: jax.Array,
-        mask: jax.Array,
-        slots: int,
-        inputs: Inputs,
+        self, arrays: Arrays, prompt: PaddedPrompt
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] of each row's last token, and the caches."""
+        tokens, mask, slots, _ = prompt
         columns = tokens.shape[1]
         padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
         if self.language_model.make_cache is None:
@@ -95,9 +91,7 @@ class UserDecoder(Decoder):
         with use_weights_in_loop(self.model, arrays, LOOP):
             return self._prefill(slots, rows, columns - padding)
 
-    def forward_token(
-        self, arrays: dict[str, jax.Array], state: State
-    ) -> tuple[jax.Array, Any]:
+    def forward_token(self, arrays: Arrays, state: State) -> tuple[jax.Array, Any]:
         """Traced. As `forward_prompt`, for the token chosen last."""
         padding = jnp.sum(~state.present, axis=1, dtype=jnp.int32)
         if self.language_model.make_cache is None:
@@ -159,7 +153,7 @@ class UserDecoder(Decoder):
             return ()
         names: list[str] = []
 
-        def run(arrays: dict[str, jax.Array], token: jax.Array) -> jax.Array:
+        def run(arrays: Arrays, token: jax.Array) -> jax.Array:
             with use_weights_in_loop(self.model, arrays, LOOP):
                 fresh, layout = self._new_cache(1)
                 _, longer = self._new_cache(2)
@@ -243,7 +237,7 @@ class UserDecoder(Decoder):
 
     def _slide_window(
         self,
-        arrays: dict[str, jax.Array],
+        arrays: Arrays,
         tokens: jax.Array,
         padding: jax.Array,
         length: jax.Array,
@@ -322,7 +316,7 @@ class UserDecoder(Decoder):
         )
 
     def _compare_windows(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array
+        self, arrays: Arrays, tokens: jax.Array
     ) -> tuple[jax.Array, jax.Array, WrittenColumns]:
         """Traced. Logits of the first tokens, with these behind them and with others;
         no cache is written.
@@ -336,7 +330,7 @@ class UserDecoder(Decoder):
         return first, second, written_columns.nothing()
 
     def _compare_caches(
-        self, arrays: dict[str, jax.Array], tokens: jax.Array
+        self, arrays: Arrays, tokens: jax.Array
     ) -> tuple[jax.Array, jax.Array, WrittenColumns]:
         """Traced. Logits of the last tokens, all at once, and one by one over columns
         with something else in them.
@@ -375,10 +369,8 @@ class UserDecoder(Decoder):
             _, (arrays, new_layout) = self._forward_row(
                 tokens[:1], position, put_together(cached, layout)
             )
-            before, after = (
-                named_arrays(cached, layout),
-                named_arrays(arrays, new_layout),
-            )
+            before = named_arrays(cached, layout)
+            after = named_arrays(arrays, new_layout)
             columns = {
                 name: written_columns.changed_columns(before[name], after[name], axis)
                 for name, axis in axes.items()
