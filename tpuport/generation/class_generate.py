@@ -23,7 +23,7 @@ from tpuport.generation.module_views import (
     make_view,
     run_general_generate,
 )
-from tpuport.generation.request import read_transformers
+from tpuport.generation.request import on_host, read_transformers
 from tpuport.generation.whisper_processors import detect_silence, read_processors
 
 _general: Callable = vars(GenerationMixin)["generate"]
@@ -50,15 +50,11 @@ def run_class_generate(model: Any, arguments: Mapping[str, Any]) -> Any:
     # An assistant is a model of the device.
     assistant = only(named, ("assistant_model",))
     first, named = jax.tree.map(
-        _on_host, (first, without(named, assistant)), is_leaf=compat.is_ported
+        on_host, (first, without(named, assistant)), is_leaf=compat.is_ported
     )
     if generate is _general:
         generate = run_general_generate
     return generate(make_view(model, calls), *first, **named, **assistant)
-
-
-def _on_host(value: Any) -> Any:
-    return compat.to_torch(value) if compat.is_ported(value) else value
 
 
 def enter_loop(model: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

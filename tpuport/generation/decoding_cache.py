@@ -234,45 +234,41 @@ def has_fixed_cache(config: PretrainedConfig) -> bool:
     return True
 
 
+def _static_layers(config: PretrainedConfig) -> list[Any]:
+    """transformers' own layers of fixed shape."""
+    return StaticCache(config=config, max_cache_len=1).layers
+
+
 def has_class_layers(config: PretrainedConfig) -> bool:
     """Whether layers of fixed shape are of a model's own class: Unlimited-OCR's views
     parts of one buffer, which are arrays of their own from one program to the next.
     """
     if not has_fixed_cache(config):
         return False
-    layers = StaticCache(config=config, max_cache_len=1).layers
-    return any(type(layer).__module__ != StaticCache.__module__ for layer in layers)
+    modules = {type(layer).__module__ for layer in _static_layers(config)}
+    return bool(modules - {StaticCache.__module__})
 
 
 def has_states(config: PretrainedConfig) -> bool:
     """Whether a layer of the cache keeps states of a recurrence, which have seen every
     column, padding too.
     """
-    return any(
-        hasattr(layer, "recurrent_states")
-        for layer in StaticCache(config=config, max_cache_len=1).layers
-    )
+    return any(hasattr(layer, "recurrent_states") for layer in _static_layers(config))
 
 
 def layer_types_with_window(config: PretrainedConfig) -> set[str]:
     """The types of a config's layers that see a window of positions."""
     if not has_fixed_cache(config):
         return set()
-    layers = StaticCache(config=config, max_cache_len=1).layers
-    names = getattr(config, "layer_types", None) or ()
-    return {
-        name
-        for name, layer in zip(names, layers, strict=False)
-        if getattr(layer, "is_sliding", False)
-    }
+    named = zip(
+        getattr(config, "layer_types", None) or (), _static_layers(config), strict=False
+    )
+    return {name for name, layer in named if getattr(layer, "is_sliding", False)}
 
 
 def has_attention(config: PretrainedConfig) -> bool:
     """Whether a layer of the cache keeps keys and values."""
-    return any(
-        isinstance(layer, CacheLayerMixin)
-        for layer in StaticCache(config=config, max_cache_len=1).layers
-    )
+    return any(isinstance(layer, CacheLayerMixin) for layer in _static_layers(config))
 
 
 # Errors of models that do not suit the meta device, or whose config does not make a

@@ -29,7 +29,7 @@ from tpuport.generation.partial_prompts import PromptParts
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import SamplingSettings, sampling_settings
-from tpuport.generation.step_functions import StepFunction, StepFunctions
+from tpuport.generation.step_functions import StepFunction, StepFunctions, as_ids
 from tpuport.generation.step_outputs import STEPS, CollectedOutputs
 from tpuport.hardware import process_watch
 
@@ -122,7 +122,7 @@ class DecodingLoop:
             ):
                 self._advance(min(int(self._state.length) + STEPS, self._end))
         if self._state.beams is None:
-            return _as_long_tensor(self._tokens())
+            return as_ids(self._tokens())
         return self._search_result().sequences
 
     def as_output(self, sequences: Any, *, has_encoder: bool) -> Any:
@@ -155,7 +155,7 @@ class DecodingLoop:
         columns = self._prompts.length
         finished = np.zeros(self._prompts.real_rows, bool)
         try:
-            streamer.put(_as_long_tensor(self._tokens()[:, :columns]))
+            streamer.put(as_ids(self._tokens()[:, :columns]))
             while True:
                 tokens, finished = apply_criteria(
                     criteria,
@@ -167,10 +167,10 @@ class DecodingLoop:
                 )
                 tokens, finished = self._agree(tokens, finished)
                 for column in range(columns, tokens.shape[1]):
-                    streamer.put(_as_long_tensor(tokens[:, column]))
+                    streamer.put(as_ids(tokens[:, column]))
                 columns = tokens.shape[1]
                 if finished.all() or columns == self._prompts.length + options.max_new:
-                    return _as_long_tensor(tokens)
+                    return as_ids(tokens)
                 self._write_back(tokens, finished)
                 self._advance(min(int(self._state.length) + chunk, self._end))
         finally:
@@ -272,10 +272,6 @@ class DecodingLoop:
         )
 
 
-def _as_long_tensor(tokens: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(tokens.astype(np.int64))
-
-
 class SilentStreamer:
     """A streamer for a call without one."""
 
@@ -338,7 +334,7 @@ def apply_criteria(
         if eos and pad is not None:
             tokens[finished, column] = pad
         if criteria:
-            prefix: Any = _as_long_tensor(tokens[:, : column + 1])
+            prefix: Any = as_ids(tokens[:, : column + 1])
             finished |= _ask(criteria, prefix)
         finished |= np.isin(tokens[:, column], eos)
         if finished.all():

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import logging
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from transformers import GenerationConfig, GenerationMixin
@@ -16,6 +17,7 @@ from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.class_loops import has_class_generate
 from tpuport.generation.option_values import (
     LARGEST_INT,
+    field_reader,
     read_bool,
     read_float,
     read_ids,
@@ -145,7 +147,7 @@ class Options:
 def read_options(
     model: Any,
     generation_config: GenerationConfig | None,
-    named: dict[str, Any],
+    named: Mapping[str, Any],
     prompt_length: int,
 ) -> Options:
     """Merge and check all fields.
@@ -160,59 +162,55 @@ def read_options(
         PortError: an option is unknown, not supported, out of range, or asks for no new
             token.
     """
-    if generation_config is None:
-        generation_config = GenerationConfig()
     config = merge_configs(model, generation_config, named)
     # What the user asked for and what came with the checkpoint have different remedies.
-    passed = {
-        name for name, value in vars(generation_config).items() if value is not None
-    }
+    fields = vars(generation_config or GenerationConfig())
+    passed = {name for name, value in fields.items() if value is not None}
     _refuse_unsupported(config, passed.union(named), model)
     positions = getattr(model.config, "max_position_embeddings", None) or LARGEST_INT
+    read = field_reader(config)
     max_new = _max_new_tokens(config, prompt_length, positions)
-    eos = read_ids("eos_token_id", config.eos_token_id)
+    eos = read("eos_token_id", read_ids)
     options = Options(
         max_new=max_new,
         min_new=_min_new_tokens(config, prompt_length),
-        do_sample=read_bool("do_sample", config.do_sample),
-        temperature=read_float("temperature", config.temperature, 1.0),
-        top_k=min(read_int("top_k", config.top_k), LARGEST_INT),
-        top_p=read_float("top_p", config.top_p, 1.0),
-        min_p=read_float("min_p", config.min_p),
-        repetition_penalty=read_float(
-            "repetition_penalty", config.repetition_penalty, 1.0
-        ),
+        do_sample=read("do_sample", read_bool),
+        temperature=read("temperature", read_float, 1.0),
+        top_k=min(read("top_k", read_int), LARGEST_INT),
+        top_p=read("top_p", read_float, 1.0),
+        min_p=read("min_p", read_float),
+        repetition_penalty=read("repetition_penalty", read_float, 1.0),
         eos=eos,
         # As in transformers, the first EOS id takes the place of a padding id.
-        pad=read_int("pad_token_id", config.pad_token_id, next(iter(eos), None)),
-        num_return_sequences=read_int(
-            "num_return_sequences", config.num_return_sequences, 1
-        ),
-        stop_strings=read_strings(config.stop_strings),
-        max_time=read_float("max_time", config.max_time, None),
-        max_cache_len=read_int("max_cache_len", config.max_cache_len, None),
+        pad=read("pad_token_id", read_int, next(iter(eos), None)),
+        num_return_sequences=read("num_return_sequences", read_int, 1),
+        stop_strings=read("stop_strings", read_strings),
+        max_time=read("max_time", read_float, None),
+        max_cache_len=read("max_cache_len", read_int, None),
         processors=read_processor_options(config, eos),
-        num_beams=read_int("num_beams", config.num_beams, 1),
-        length_penalty=read_float("length_penalty", config.length_penalty, 1.0),
-        early_stopping=_read_early_stopping(config.early_stopping),
-        guidance_scale=_read_guidance(config.guidance_scale),
+        num_beams=read("num_beams", read_int, 1),
+        length_penalty=read("length_penalty", read_float, 1.0),
+        early_stopping=read("early_stopping", _read_early_stopping),
+        guidance_scale=read("guidance_scale", _read_scale),
         watermarking_config=_read_watermark(config.watermarking_config),
         prompt_lookup=_read_prompt_lookup(config),
-        prefill_chunk_size=_read_count("prefill_chunk_size", config.prefill_chunk_size),
-        **_read_outputs(config),
+        prefill_chunk_size=read("prefill_chunk_size", _read_count),
+        # As in transformers, the steps' outputs are asked for together with the class
+        # that has them.
+        return_dict=(return_dict := read("return_dict_in_generate", read_bool)),
+        output_scores=return_dict and read("output_scores", read_bool),
+        output_logits=return_dict and read("output_logits", read_bool),
     )
     _check_ranges(options)
     return options
 
 
-def _read_early_stopping(value: Any) -> bool | Literal["never"]:
-    if value == "never":
-        return "never"
-    return read_bool("early_stopping", value)
+def _read_early_stopping(name: str, value: Any) -> bool | Literal["never"]:
+    return "never" if value == "never" else read_bool(name, value)
 
 
-def _read_guidance(value: Any) -> float | None:
-    scale = read_float("guidance_scale", value, 1.0)
+def _read_scale(name: str, value: Any) -> float | None:
+    scale = read_float(name, value, 1.0)
     return None if scale == 1.0 else scale
 
 
@@ -252,24 +250,12 @@ def _read_watermark(value: Any) -> Any:
     return config
 
 
-def _read_outputs(config: GenerationConfig) -> dict[str, bool]:
-    """As in transformers, the steps' outputs are asked for together with the class that
-    has them.
-    """
-    return_dict = read_bool("return_dict_in_generate", config.return_dict_in_generate)
-    return {
-        "return_dict": return_dict,
-        "output_scores": return_dict
-        and read_bool("output_scores", config.output_scores),
-        "output_logits": return_dict
-        and read_bool("output_logits", config.output_logits),
-    }
-
-
 def merge_configs(
-    model: Any, generation_config: GenerationConfig, named: dict[str, Any]
+    model: Any, generation_config: GenerationConfig | None, named: Mapping[str, Any]
 ) -> GenerationConfig:
     """The effective GenerationConfig; fields that nobody set stay None."""
+    if generation_config is None:
+        generation_config = GenerationConfig()
     if not isinstance(generation_config, GenerationConfig):
         raise PortError(
             f"generation_config is a {type(generation_config).__name__}",
@@ -299,7 +285,7 @@ def merge_configs(
     return config
 
 
-def _check_names(named: dict[str, Any], config: GenerationConfig) -> None:
+def _check_names(named: Mapping[str, Any], config: GenerationConfig) -> None:
     unknown = named.keys() - vars(config).keys()
     # Arguments of transformers' own `generate` get a better message than a misspelt
     # option.

@@ -18,7 +18,7 @@ import torch
 from transformers import GenerationConfig
 
 from tpuport import compat
-from tpuport.base.mappings import without
+from tpuport.base.mappings import only, without, without_nones
 from tpuport.errors import PortError
 from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.forward_signature import forward_parameters
@@ -46,13 +46,7 @@ def split_inputs(
     """Further inputs of the model, and options of the generation. An input that is None
     is left out.
     """
-    inputs = {
-        name: value
-        for name, value in arguments.items()
-        if name in names and value is not None
-    }
-    options = without(arguments, names)
-    return inputs, options
+    return without_nones(only(arguments, names)), without(arguments, names)
 
 
 def check_passed_on(model: Any, options: Mapping[str, Any]) -> None:

@@ -93,13 +93,10 @@ class ModuleCalls:
         help.
         """
         # The model's own call has tried it already.
-        if module is self.model or not can_run_on_host(module, error):
+        if module is self.model:
             raise error
-        logger.warning(
-            "%s runs on the host, over compiled calls of its modules: %s",
-            type(module).__name__,
-            error.what,
-        )
+        check_host(module, error)
+        warn_of_host(module, error)
         self.on_host[id(module)] = module
 
     @contextlib.contextmanager
@@ -127,9 +124,9 @@ class ModuleCalls:
         return self.functions[id(module)]
 
 
-def can_run_on_host(module: torch.nn.Module, error: CannotTrace) -> bool:
-    """Whether a module that cannot be traced can run as code of the host: if it asks
-    for values, and has modules, whose calls are compiled.
+def check_host(module: torch.nn.Module, error: CannotTrace) -> None:
+    """The error unless a module that cannot be traced can run as code of the host: if
+    it asks for values, and has modules, whose calls are compiled.
     """
     has_modules = next(module.children(), None) is not None
     has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
@@ -137,7 +134,17 @@ def can_run_on_host(module: torch.nn.Module, error: CannotTrace) -> bool:
     asks_for_values = isinstance(cause, Exception) and trace_errors.asks_for_values(
         cause
     )
-    return asks_for_values and has_modules and not has_hooks
+    if not asks_for_values or not has_modules or has_hooks:
+        raise error
+
+
+def warn_of_host(module: torch.nn.Module, error: CannotTrace) -> None:
+    """Tell the user that a module's code runs on the host."""
+    logger.warning(
+        "%s runs on the host, over compiled calls of its modules: %s",
+        type(module).__name__,
+        error.what,
+    )
 
 
 def _without_views(value: Any) -> Any:

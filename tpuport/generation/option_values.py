@@ -6,7 +6,7 @@ import contextlib
 import math
 import numbers
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -30,6 +30,17 @@ def without_absent(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in arguments.items()
         if value is not None or name in fields
     }
+
+
+def field_reader(config: GenerationConfig) -> Callable[..., Any]:
+    """What reads a field of a config by its name, with one of the functions below and
+    what else that takes: `read("top_p", read_float, 1.0)`.
+    """
+
+    def read(name: str, reader: Callable[..., Any], *others: Any) -> Any:
+        return reader(name, getattr(config, name), *others)
+
+    return read
 
 
 def read_int(name: str, value: Any, default: int | None = 0) -> Any:
@@ -95,8 +106,8 @@ def read_ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(token_id for token_id in ids if 0 <= token_id <= LARGEST_INT)
 
 
-def read_strings(value: Any) -> tuple[str, ...]:
-    """The strings of stop_strings, which may be one; PortError for anything else."""
+def read_strings(name: str, value: Any) -> tuple[str, ...]:
+    """The strings, which may be one; PortError for anything else."""
     match value:
         case None:
             return ()
@@ -105,6 +116,6 @@ def read_strings(value: Any) -> tuple[str, ...]:
         case list() | tuple() if all(isinstance(text, str) and text for text in value):
             return tuple(value)
     raise PortError(
-        "stop_strings is neither a string nor a list of strings",
-        where=f"stop_strings={value!r:.60}",
+        f"{name} is neither a string nor a list of strings",
+        where=f"{name}={value!r:.60}",
     )

@@ -11,7 +11,13 @@ from transformers import GenerationConfig
 from transformers.generation import logits_process
 
 from tpuport.errors import PortError
-from tpuport.generation.option_values import read_bool, read_float, read_ids, read_int
+from tpuport.generation.option_values import (
+    field_reader,
+    read_bool,
+    read_float,
+    read_ids,
+    read_int,
+)
 from tpuport.generation.whisper_processors import TimestampRules
 
 # What the classes raise for values that they do not take.
@@ -69,50 +75,34 @@ def read_processor_options(
     Raises:
         PortError: a value that the processor's class does not take.
     """
+    read = field_reader(config)
     options = ProcessorOptions(
-        sequence_bias=_read_sequence_bias(config.sequence_bias),
-        encoder_repetition_penalty=_read_encoder_penalty(
-            config.encoder_repetition_penalty
+        sequence_bias=read("sequence_bias", _read_sequence_bias),
+        encoder_repetition_penalty=read("encoder_repetition_penalty", _read_penalty),
+        no_repeat_ngram_size=read("no_repeat_ngram_size", _read_size),
+        encoder_no_repeat_ngram_size=read("encoder_no_repeat_ngram_size", _read_size),
+        bad_words=read("bad_words_ids", _read_bad_words, eos),
+        forced_bos_token_id=read("forced_bos_token_id", _read_token),
+        forced_eos_token_id=read("forced_eos_token_id", _read_tokens),
+        remove_invalid_values=read("remove_invalid_values", read_bool),
+        exponential_decay_length_penalty=read(
+            "exponential_decay_length_penalty", _read_decay, eos
         ),
-        no_repeat_ngram_size=_read_size(
-            "no_repeat_ngram_size", config.no_repeat_ngram_size
-        ),
-        encoder_no_repeat_ngram_size=_read_size(
-            "encoder_no_repeat_ngram_size", config.encoder_no_repeat_ngram_size
-        ),
-        bad_words=_read_bad_words(config.bad_words_ids, eos),
-        forced_bos_token_id=_read_token(
-            "forced_bos_token_id", config.forced_bos_token_id
-        ),
-        forced_eos_token_id=_read_tokens(
-            "forced_eos_token_id", config.forced_eos_token_id
-        ),
-        remove_invalid_values=read_bool(
-            "remove_invalid_values", config.remove_invalid_values
-        ),
-        exponential_decay_length_penalty=_read_decay(
-            config.exponential_decay_length_penalty, eos
-        ),
-        suppress_tokens=read_ids("suppress_tokens", config.suppress_tokens),
-        begin_suppress_tokens=read_ids(
-            "begin_suppress_tokens", config.begin_suppress_tokens
-        ),
-        renormalize_logits=read_bool("renormalize_logits", config.renormalize_logits),
+        suppress_tokens=read("suppress_tokens", read_ids),
+        begin_suppress_tokens=read("begin_suppress_tokens", read_ids),
+        renormalize_logits=read("renormalize_logits", read_bool),
     )
     _check_forced(options)
     if config.do_sample is not True:
         return options
     return dataclasses.replace(
         options,
-        top_h=_read_filter("top_h", config.top_h, logits_process.TopHLogitsWarper),
-        typical_p=_read_filter(
-            "typical_p",
-            config.typical_p,
-            logits_process.TypicalLogitsWarper,
-            off_from=1.0,
+        top_h=read("top_h", _read_filter, logits_process.TopHLogitsWarper),
+        typical_p=read(
+            "typical_p", _read_filter, logits_process.TypicalLogitsWarper, 1.0
         ),
-        epsilon_cutoff=_read_cutoff("epsilon_cutoff", config.epsilon_cutoff),
-        eta_cutoff=_read_cutoff("eta_cutoff", config.eta_cutoff),
+        epsilon_cutoff=read("epsilon_cutoff", _read_cutoff),
+        eta_cutoff=read("eta_cutoff", _read_cutoff),
     )
 
 
@@ -169,14 +159,16 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, dict | list | tuple | set) and not value)
 
 
-def _read_sequence_bias(value: Any) -> SequenceBiases | None:
+def _read_sequence_bias(name: str, value: Any) -> SequenceBiases | None:
     if _is_empty(value):
         return None
     make = logits_process.SequenceBiasLogitsProcessor
-    return dict(_construct("sequence_bias", value, lambda: make(value)).sequence_bias)
+    return dict(_construct(name, value, lambda: make(value)).sequence_bias)
 
 
-def _read_bad_words(value: Any, eos: tuple[int, ...]) -> SequenceBiases | None:
+def _read_bad_words(
+    name: str, value: Any, eos: tuple[int, ...]
+) -> SequenceBiases | None:
     if _is_empty(value):
         return None
 
@@ -187,17 +179,15 @@ def _read_bad_words(value: Any, eos: tuple[int, ...]) -> SequenceBiases | None:
         checked = logits_process.NoBadWordsLogitsProcessor(value)
         return {tuple(word): checked.sequence_bias[tuple(word)] for word in words}
 
-    return _construct("bad_words_ids", value, make) or None
+    return _construct(name, value, make) or None
 
 
-def _read_encoder_penalty(value: Any) -> float | None:
-    penalty = read_float("encoder_repetition_penalty", value, 1.0)
+def _read_penalty(name: str, value: Any) -> float | None:
+    penalty = read_float(name, value, 1.0)
     if penalty == 1.0:
         return None
     if penalty <= 0.0:
-        raise PortError(
-            "a penalty is above 0", where=f"encoder_repetition_penalty={penalty}"
-        )
+        raise PortError("a penalty is above 0", where=f"{name}={penalty}")
     return penalty
 
 
@@ -222,8 +212,9 @@ def _read_tokens(name: str, value: Any) -> tuple[int, ...]:
     return tokens
 
 
-def _read_decay(value: Any, eos: tuple[int, ...]) -> tuple[int, float] | None:
-    name = "exponential_decay_length_penalty"
+def _read_decay(
+    name: str, value: Any, eos: tuple[int, ...]
+) -> tuple[int, float] | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) != 2:

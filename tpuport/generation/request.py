@@ -94,18 +94,20 @@ def read_transformers(model: Any, arguments: Mapping[str, Any]) -> Request:
             where="input_ids",
             fix="model.generate(input_ids, ...)",
         )
-    config = named.get("generation_config") or GenerationConfig()
-    samples = merge_configs(model, config, only(named, ("do_sample",))).do_sample
-    if samples and "seed" not in named:
+    config = merge_configs(
+        model, named.get("generation_config"), only(named, ("do_sample",))
+    )
+    if config.do_sample and "seed" not in named:
         named["seed"] = int(torch.randint(_SEEDS, ()))
-    fields = {name: _on_host(value) for name, value in only(named, _NAMED).items()}
+    fields = {name: on_host(value) for name, value in only(named, _NAMED).items()}
     return Request(
         model=model,
-        input_ids=_on_host(input_ids),
+        input_ids=on_host(input_ids),
         options=without(named, _NAMED),
         **fields,
     )
 
 
-def _on_host(value: Any) -> Any:
+def on_host(value: Any) -> Any:
+    """A tensor of the device on the host; anything else unchanged."""
     return compat.to_torch(value) if compat.is_ported(value) else value

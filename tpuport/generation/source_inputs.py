@@ -198,10 +198,8 @@ def _decoder_prompt(
     makes them.
     """
     model = request.model
-    config = request.generation_config or GenerationConfig()
-    start = _start_tokens(
-        model, rows, merge_configs(model, config, dict(request.options))
-    )
+    config = merge_configs(model, request.generation_config, request.options)
+    start = _start_tokens(model, rows, config)
     if "decoder_input_ids" not in inputs:
         return start, np.ones(start.shape, bool)
     tokens = np.asarray(

@@ -99,7 +99,7 @@ class StepFunctions:
         they were.
         """
         ids, values = tokens[: self._rows, self._first : length], scores[: self._rows]
-        processed = self._call(stage, _as_ids(ids), torch.from_numpy(values.copy()))
+        processed = self._call(stage, as_ids(ids), torch.from_numpy(values.copy()))
         result = scores.copy()
         if processed is not None:
             result[: self._rows] = processed.to(torch.float32).numpy()
@@ -111,7 +111,7 @@ class StepFunctions:
         """
         items, candidates = sequences.shape[:2]
         ids = sequences[..., self._first : length].reshape(items * candidates, -1)
-        ends = self._call(CRITERIA, _as_ids(ids))
+        ends = self._call(CRITERIA, as_ids(ids))
         if ends is None:
             return np.ones((items, candidates), bool)
         return ends.numpy().reshape(items, candidates)
@@ -128,7 +128,8 @@ class StepFunctions:
             return None
 
 
-def _as_ids(tokens: np.ndarray) -> torch.Tensor:
+def as_ids(tokens: np.ndarray) -> torch.Tensor:
+    """Token ids as torch's code has them, in 64 bits."""
     return torch.from_numpy(tokens.astype(np.int64))
 
 

@@ -6,7 +6,6 @@ modules are compiled programs, and what is between them is torch on the host.
 """
 
 import functools
-import logging
 from collections.abc import Hashable
 from typing import Any
 
@@ -16,12 +15,15 @@ from jax.sharding import Mesh
 
 from tpuport import checkpoint, compat
 from tpuport.checkpoint.device_layout import replicated_sharding
-from tpuport.generation.module_views import ModuleCalls, can_run_on_host, make_view
+from tpuport.generation.module_views import (
+    ModuleCalls,
+    check_host,
+    make_view,
+    warn_of_host,
+)
 from tpuport.generation.option_values import without_absent
 from tpuport.internals.torch_internals import torch_pytree
 from tpuport.trace_errors import CannotTrace
-
-logger = logging.getLogger("tpuport")
 
 
 class UntracedCall:
@@ -52,14 +54,11 @@ class UntracedCall:
         """
         model = self._model
         function = getattr(model.forward.original, "__func__", None)
-        if function is not type(model).forward or not can_run_on_host(model, error):
+        if function is not type(model).forward:
             raise error
+        check_host(model, error)
         if not self._errors:
-            logger.warning(
-                "%s runs on the host, over compiled calls of its modules: %s",
-                type(model).__name__,
-                error.what,
-            )
+            warn_of_host(model, error)
         # What it was raised from refers to frames, and these to arrays.
         error.__cause__ = error.__context__ = error.__traceback__ = None
         self._errors[_form(args, kwargs)] = error
