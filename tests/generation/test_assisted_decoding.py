@@ -25,7 +25,8 @@ from tpuport import PortError
 from tpuport.generation import decoder_for, sampling
 from tpuport.generation.assisted_decoder import AssistedDecoder, with_drafts
 from tpuport.generation.generation_options import read_options
-from tpuport.generation.prompts import pad_prompts
+from tpuport.generation.prompts import Prompt, pad_prompts
+from tpuport.generation.request import Request
 
 NEW = 24
 SMALL = LlamaConfig(
@@ -126,11 +127,11 @@ def test_the_loop_copies_no_cache(small: tuple, assistants: tuple, prompts: tupl
     """Both are written in place: what was rejected is written again, and nothing is rolled back."""
     model, assistant = small[1], assistants[1]
     options = read_options(model, None, {"max_new_tokens": 8}, 20)
-    decoder = with_drafts(
-        decoder_for(model), decoder_for(assistant), assistant.generation_config, options, 20
-    )
     ids, mask = (x.numpy() for x in prompts)
-    ready = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
+    prompt = Prompt(ids.astype(np.int32), mask.astype(bool))
+    request = Request(model=model, assistant_model=assistant)
+    decoder = with_drafts(decoder_for(model), request, options, prompt)
+    ready = pad_prompts(prompt, options, seed=0, row_multiple=1)
     chosen, columns = sampling.sampling_settings(options), np.int32(32)
     arguments = ready.tokens, ready.mask, ready.keys, columns, np.int32(3), chosen
     state = decoder.prefill(decoder.arrays, *arguments, slots=64)

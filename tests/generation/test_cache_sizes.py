@@ -23,7 +23,7 @@ from tpuport import PortError
 from tpuport.generation import decoder_for, sampling
 from tpuport.generation.decoding_cache import _sizes
 from tpuport.generation.generation_options import read_options
-from tpuport.generation.prompts import pad_prompts
+from tpuport.generation.prompts import Prompt, pad_prompts
 
 _LATENT = {
     "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -62,7 +62,7 @@ def _prompt_cache_bytes(
     """Bytes of the arrays that the prompt's program makes; it is traced and not compiled."""
     decoder = decoder_for(model).with_kv_cache(kv_cache)
     options = read_options(model, None, {"max_new_tokens": 8}, ids.shape[1])
-    prompts = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
+    prompts = pad_prompts(Prompt(ids.astype(np.int32), mask.astype(bool)), options, seed=0, row_multiple=1)
     state = jax.eval_shape(
         functools.partial(decoder.run_prompt, slots=slots),
         decoder.arrays, prompts.tokens, prompts.mask, prompts.keys, np.int32(prompts.tokens.shape[1]),

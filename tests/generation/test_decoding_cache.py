@@ -13,7 +13,7 @@ from tpuport import compat
 from tpuport.generation import decoder_for, sampling
 from tpuport.generation.decoding_cache import RingLayer, has_fixed_cache, make_cache
 from tpuport.generation.generation_options import read_options
-from tpuport.generation.prompts import pad_prompts
+from tpuport.generation.prompts import Prompt, pad_prompts
 
 
 def test_the_kinds_of_layers() -> None:
@@ -58,7 +58,7 @@ def test_the_loop_copies_no_cache(llama: tuple, prompts: tuple, rows: int) -> No
     decoder = decoder_for(model)
     options = read_options(model, None, {"max_new_tokens": 8}, 20)
     ids, mask = (x.numpy()[:rows] for x in prompts)
-    ready = pad_prompts(ids.astype(np.int32), mask.astype(bool), options, seed=0, row_multiple=1)
+    ready = pad_prompts(Prompt(ids.astype(np.int32), mask.astype(bool)), options, seed=0, row_multiple=1)
     chosen, columns = sampling.sampling_settings(options), np.int32(32)
     state = decoder.prefill(
         decoder.arrays, ready.tokens, ready.mask, ready.keys, columns, np.int32(rows), chosen, slots=64

@@ -33,10 +33,9 @@ from tpuport.generation.loop_state import PaddedPrompt, State
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
 from tpuport.generation.partial_prompts import PromptParts, share_prefix
-from tpuport.generation.prompts import Prompts
+from tpuport.generation.prompts import Prompt, Prompts
 from tpuport.generation.request import Request
 from tpuport.generation.sampling import Choice, SamplingSettings
-from tpuport.generation.source_inputs import Source
 from tpuport.trace_errors import CannotTrace
 
 logger = logging.getLogger("tpuport")
@@ -227,7 +226,7 @@ def _continues(decoder: Decoder) -> bool:
 
 
 def with_drafts(
-    decoder: Decoder, request: Request, options: Options, prompt: Source
+    decoder: Decoder, request: Request, options: Options, prompt: Prompt
 ) -> Decoder:
     """The decoder that drafts with the assistant or with the text itself, if either is
     asked for; `decoder` with a warning where it cannot.
@@ -269,7 +268,7 @@ def with_drafts(
     return decoder.assisted[key]
 
 
-def _check_assistant_model(request: Request, prompt: Source) -> None:
+def _check_assistant_model(request: Request, prompt: Prompt) -> None:
     """PortError for an assistant that is no ported model, or would not give the same
     tokens.
     """

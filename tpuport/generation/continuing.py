@@ -22,7 +22,7 @@ from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import check_length
 from tpuport.generation.loop_state import State
 from tpuport.generation.model_errors import NoLoop
-from tpuport.generation.prompts import Prompts, bucket_length, pad_prompts
+from tpuport.generation.prompts import Prompt, Prompts, bucket_length, pad_prompts
 from tpuport.generation.request import Request
 from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import SamplingSettings
@@ -112,8 +112,7 @@ def read_cache(
 def begin_behind(
     caller: CallersCache,
     decoder: Any,
-    tokens: np.ndarray,
-    mask: np.ndarray,
+    prompt: Prompt,
     options: Options,
     seed: int,
     functions: dict[str, StepFunction],
@@ -123,7 +122,7 @@ def begin_behind(
         # From such caches one of any form can be cut.
         decoder = decoder.variant(keeps_all_columns=True)
     prompts = pad_prompts(
-        tokens, mask, options, seed, decoder.row_multiple * options.num_beams, uses_buckets=False,
+        prompt, options, seed, decoder.row_multiple * options.num_beams, uses_buckets=False,
         takes_padding=decoder.takes_padding,
     )  # fmt: skip
     # Its own code drops the cache then.

@@ -323,11 +323,7 @@ class Decoder:
         )
 
     def forward_first(
-        self,
-        arrays: Arrays,
-        tokens: jax.Array,
-        mask: jax.Array,
-        cache: Any,
+        self, arrays: Arrays, tokens: jax.Array, mask: jax.Array, cache: Any
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache with it,
         which has been empty.

@@ -91,12 +91,22 @@ def decoder_for(model: Any) -> Decoder:
 
 
 def _make_decoder(model: Any, mesh: Mesh) -> Decoder:
-    if not isinstance(model, LanguageModel):
-        return choose_decoder(model, mesh)
-    _warn_of_new_descriptions(model)
-    decoder = UserDecoder(model, mesh)
-    with explained_for_generate(decoder):
-        decoder.verify()
+    """A new decoder.
+
+    Raises:
+        PortError: the model generates in another way than token by token from
+            `input_ids`, or runs without a cache and cannot run in a buffer of fixed
+            shape.
+    """
+    check_generate(model)
+    cls = decoder_class(model)
+    if cls is RecomputingDecoder:
+        return _decoder_without_cache(model, mesh)
+    decoder = cls(model, mesh)
+    if isinstance(decoder, UserDecoder):
+        _warn_of_new_descriptions(model)
+        with explained_for_generate(decoder):
+            decoder.verify()
     return decoder
 
 
@@ -117,6 +127,8 @@ def _warn_of_new_descriptions(language_model: LanguageModel) -> None:
 
 def decoder_class(model: Any) -> type[Decoder]:
     """The class of a language model's decoder, by its config and its signature."""
+    if isinstance(model, LanguageModel):
+        return UserDecoder
     if model.config.is_encoder_decoder:
         return EncoderDecoder
     parameters = forward_parameters(model)
@@ -128,23 +140,6 @@ def decoder_class(model: Any) -> type[Decoder]:
         if has_attention(model.config):
             return MultimodalDecoder if reads_modalities(model) else Decoder
     return RecurrentDecoder if takes_cache(parameters) else RecomputingDecoder
-
-
-def choose_decoder(model: Any, mesh: Mesh) -> Decoder:
-    """The decoder of a ported causal language model or encoder-decoder.
-
-    Raises:
-        PortError: the model generates in another way than token by token from
-            `input_ids`, or runs without a cache and cannot run in a buffer of fixed
-            shape.
-    """
-    check_generate(model)
-    cls = decoder_class(model)
-    return (
-        _decoder_without_cache(model, mesh)
-        if cls is RecomputingDecoder
-        else cls(model, mesh)
-    )
 
 
 def _decoder_without_cache(model: Any, mesh: Mesh) -> RecomputingDecoder:
@@ -224,6 +219,8 @@ def _are_equal(first: jax.Array, second: jax.Array) -> bool:
 
 def check_generate(model: Any) -> None:
     """PortError for a model that cannot decode with arrays of fixed shape."""
+    if isinstance(model, LanguageModel):
+        return
     if reason := model_facts.GROWING.get(model.config.model_type):
         raise NoLoop(
             reason,

@@ -46,6 +46,7 @@ from tpuport.generation.multimodal_inputs import (
 from tpuport.generation.option_values import check_kv_cache
 from tpuport.generation.processor_options import check_token_ids
 from tpuport.generation.prompts import (
+    Prompt,
     check_only_left,
     check_prompt,
     check_seed,
@@ -55,16 +56,14 @@ from tpuport.generation.prompts import (
     without_padding,
 )
 from tpuport.generation.request import Request
-from tpuport.generation.source_inputs import Source, read_source
+from tpuport.generation.source_inputs import read_source
 from tpuport.generation.step_functions import StepFunction, collect_functions
 
 _PROMPT_FIELDS: Final = {"input_ids", "attention_mask"}
 
 
 @cleared_if_spoiled()
-def run_on_device(
-    request: Request,
-) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
+def run_on_device(request: Request) -> torch.Tensor | list[torch.Tensor] | ModelOutput:
     """Generate with the loop on the device.
 
     Raises:
@@ -106,7 +105,7 @@ class _Task(NamedTuple):
 
     request: Request
     options: Options
-    prompt: Source
+    prompt: Prompt
     caller: CallersCache | None
     is_ragged: bool
     has_modalities: bool
@@ -123,7 +122,8 @@ def _read(request: Request) -> _Task:
     check_kv_cache(request.kv_cache)
     check_streamer(request.streamer)
     model = request.model
-    names = _input_names(model)
+    check_generate(model)
+    names = decoder_class(model).input_names(model)
     request = _split_encoding(request, names)
     cache, named = take_cache(model, request.options)
     inputs, named = split_inputs(names, named)
@@ -143,17 +143,7 @@ def _read(request: Request) -> _Task:
         prompt = read_source(request, inputs)
         options = _read_options(request, prompt.tokens.shape[-1])
     else:
-        token_ids = read_token_ids(request.input_ids)
-        options = _read_options(request, token_ids.shape[-1])
-        caller = read_cache(request, cache, options, bool(inputs))
-        if caller is not None:
-            token_ids = caller.add_past(token_ids, request.attention_mask)
-        tokens, mask = check_prompt(
-            token_ids, request.attention_mask, options.pad, options.eos, vocabulary
-        )
-        inputs = read_inputs(inputs, model)
-        contents = modality_contents(inputs, len(tokens))
-        prompt = Source(tokens, mask, inputs, contents, None)
+        prompt, options, caller = _read_text(request, inputs, cache, vocabulary)
     if isinstance(model, LanguageModel):
         check_only_left(prompt.mask)
     check_token_ids(options.processors, vocabulary)
@@ -173,25 +163,42 @@ def _read(request: Request) -> _Task:
     )  # fmt: skip
 
 
+def _read_text(
+    request: Request, inputs: dict[str, Any], cache: Any, vocabulary: int
+) -> tuple[Prompt, Options, CallersCache | None]:
+    """The prompt of a decoder-only model, the options, and the cache that comes before
+    the prompt.
+    """
+    model, mask = request.model, request.attention_mask
+    token_ids = read_token_ids(request.input_ids)
+    options = _read_options(request, token_ids.shape[-1])
+    caller = read_cache(request, cache, options, bool(inputs))
+    if caller is not None:
+        token_ids = caller.add_past(token_ids, mask)
+    tokens, mask = check_prompt(token_ids, mask, options.pad, options.eos, vocabulary)
+    inputs = read_inputs(inputs, model)
+    contents = modality_contents(inputs, len(tokens))
+    return Prompt(tokens, mask, inputs, contents), options, caller
+
+
 def _begin_loop(task: _Task, decoder: Decoder) -> DecodingLoop:
     """Run the prompt with a decoder, in its own program."""
     request, options, prompt = task.request, task.options, task.prompt
     model = request.model
     if task.caller is not None:
         return begin_behind(
-            task.caller, decoder, prompt.tokens, prompt.mask, options, task.seed, task.functions
-        )  # fmt: skip
+            task.caller, decoder, prompt, options, task.seed, task.functions
+        )
     decoder = with_drafts(
         decoder.with_kv_cache(request.kv_cache), request, options, prompt
     )
     # transformers knows neither prompts of other lengths nor models without padding.
     padding_is_context = not (task.is_ragged or isinstance(model, LanguageModel))
     prompts = pad_prompts(
-        prompt.tokens, prompt.mask, options, task.seed,
+        prompt._replace(inputs={}) if task.has_modalities else prompt, options, task.seed,
         # Whole prompts, with all their beams, fill up the batch.
         decoder.row_multiple * options.num_beams, uses_buckets=decoder.uses_buckets,
-        inputs={} if task.has_modalities else prompt.inputs, contents=prompt.contents,
-        source_length=prompt.length, padding_is_context=padding_is_context, takes_padding=decoder.takes_padding,
+        padding_is_context=padding_is_context, takes_padding=decoder.takes_padding,
     )  # fmt: skip
     if task.has_modalities:
         check_reads(decoder, prompt.inputs, options.guidance_scale)
@@ -230,16 +237,6 @@ def _vocabulary(model: Any) -> int:
         if hasattr(decoder, "embed_tokens"):
             return decoder.embed_tokens.weight.shape[0]
     return vocabulary_size(model)
-
-
-def _input_names(model: Any) -> frozenset[str]:
-    """What a model takes beside tokens; PortError for one that generates in another
-    way.
-    """
-    if isinstance(model, LanguageModel):
-        return frozenset()
-    check_generate(model)
-    return decoder_class(model).input_names(model)
 
 
 def _split_encoding(request: Request, names: frozenset[str]) -> Request:

@@ -21,6 +21,25 @@ from tpuport.generation.model_errors import NoLoop
 from tpuport.generation.model_inputs import arrays_of
 
 
+class Prompt(NamedTuple):
+    """What a model begins with, read and checked.
+
+    Attributes:
+        tokens: int32 [B, P], of an encoder-decoder its decoder's prompt; mask: bool of
+            the same shape, False at padding.
+        inputs: those of an encoder by name, and further ones of the model, [B, ...]
+            each, or a `Setting`.
+        contents: of each row's inputs, what its random draws depend on.
+        source_length: as in `Prompts`, before the bucket's padding.
+    """
+
+    tokens: np.ndarray
+    mask: np.ndarray
+    inputs: Mapping[str, Any] = types.MappingProxyType({})
+    contents: Sequence[bytes] = ()
+    source_length: int | None = None
+
+
 class Prompts(NamedTuple):
     """A padded batch.
 
@@ -247,16 +266,12 @@ def check_prompt(
 
 
 def pad_prompts(
-    tokens: np.ndarray,
-    mask: np.ndarray,
+    prompt: Prompt,
     options: Options,
     seed: int,
     row_multiple: int,
     *,
     uses_buckets: bool = True,
-    inputs: Mapping[str, Any] = types.MappingProxyType({}),
-    contents: Sequence[bytes] = (),
-    source_length: int | None = None,
     padding_is_context: bool = True,
     takes_padding: bool = True,
 ) -> Prompts:
@@ -267,16 +282,14 @@ def pad_prompts(
     Without buckets the length stays as it is, with programs of its own.
 
     Args:
-        inputs: further inputs of the model, [B, ...] each, whose rows are those of the
-            tokens, or a `Setting`.
-        contents: what a row's random draws depend on beside its tokens, for each row.
-        source_length, padding_is_context: as in `Prompts`.
+        padding_is_context: as in `Prompts`.
         takes_padding: whether a row may be padded at all.
 
     Raises:
         PortError: prompts of several lengths for a model whose result depends on the
             padding in front of a prompt, or that takes no padding.
     """
+    tokens, mask, inputs, contents, source_length = prompt
     if not takes_padding and not mask.all():
         raise NoLoop(
             "this model hides padding only without a cache, transformers runs it with one, and that one cannot be "

@@ -69,11 +69,7 @@ class RecomputingDecoder(Decoder):
             return self._logits(arrays, state.tokens, present, state.length - 1), ()
 
     def _logits(
-        self,
-        arrays: Arrays,
-        tokens: jax.Array,
-        mask: jax.Array,
-        column: jax.Array,
+        self, arrays: Arrays, tokens: jax.Array, mask: jax.Array, column: jax.Array
     ) -> jax.Array:
         """Traced. Float32 logits [B, V] after the last of the tokens [B, T] that has
         been written, in `column`.

@@ -7,7 +7,7 @@ needs no other program.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -25,32 +25,12 @@ from tpuport.generation.model_inputs import (
     read_inputs,
     vocabulary_size,
 )
-from tpuport.generation.prompts import bucket_length, read_token_ids
+from tpuport.generation.prompts import Prompt, bucket_length, read_token_ids
 from tpuport.generation.request import Request
 from tpuport.internals.transformers_internals import infers_encoder_masks
 from tpuport.libraries import model_facts
 
 _DECODER_NAMES: Final = ("decoder_input_ids", "decoder_attention_mask")
-
-
-class Source(NamedTuple):
-    """What a model begins with.
-
-    Attributes:
-        tokens: int32 [B, P], the decoder's prompt; mask: bool of the same shape, False
-            at padding.
-        inputs: those of an encoder by name, and further ones of the decoder, [B, ...]
-            each, or a `Setting`.
-        contents: of each row's inputs, what its random draws depend on.
-        length: columns of the encoder's token ids, without the bucket's padding; 0 if
-            it reads something else, None without an encoder.
-    """
-
-    tokens: np.ndarray
-    mask: np.ndarray
-    inputs: dict[str, Any]
-    contents: list[bytes]
-    length: int | None
 
 
 def main_input(model: Any) -> str:
@@ -59,7 +39,7 @@ def main_input(model: Any) -> str:
     return encoder_name or getattr(model, "main_input_name", "input_ids")
 
 
-def read_source(request: Request, inputs: Mapping[str, Any]) -> Source:
+def read_source(request: Request, inputs: Mapping[str, Any]) -> Prompt:
     """Check the inputs of a call, and add what the model's config says about the
     decoder's first token.
 
@@ -105,7 +85,7 @@ def read_source(request: Request, inputs: Mapping[str, Any]) -> Source:
             _check_unmasked(model, arrays[name])
         arrays = _pad_to_bucket(model, arrays)
     tokens, mask = _decoder_prompt(request, decoder_inputs, rows)
-    return Source(tokens, mask, arrays, contents, length)
+    return Prompt(tokens, mask, arrays, contents, length)
 
 
 def _check_unmasked(model: Any, ids: np.ndarray) -> None:

@@ -236,11 +236,7 @@ class UserDecoder(Decoder):
         return logits, RowCaches(arrays, layouts[-1])
 
     def _slide_window(
-        self,
-        arrays: Arrays,
-        tokens: jax.Array,
-        padding: jax.Array,
-        length: jax.Array,
+        self, arrays: Arrays, tokens: jax.Array, padding: jax.Array, length: jax.Array
     ) -> jax.Array:
         """Traced. Float32 logits [B, V] after `length` columns [B, C], from the last W
         tokens of each row.
