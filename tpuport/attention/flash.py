@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from tpuport.attention import padding as pad
@@ -125,7 +126,9 @@ def flash(
         mask.left, mask.right, offset, float(scale), softcap, padding, chosen_blocks, rounds,
         vmem_limit_bytes(needed=_vmem_needed(query_BHQD, value_BKTC, chosen_blocks)), interpret,
     )  # fmt: skip
-    return _flash(
+    # An operation of its own outside of a program, as any other.
+    run = _flash_traced_once if isinstance(query_BHQD, Tracer) else _flash
+    return run(
         static,
         query_BHQD,
         key_BKTD,
@@ -215,6 +218,11 @@ def _flash(
     return jax.lax.platform_dependent(
         q, k, v, bias, arrays, tpu=on_tpu, default=elsewhere
     )
+
+
+# The blocks of a model call it with equal shapes: jax traces it for the first of them,
+# and gives the others the same equations.
+_flash_traced_once = jax.jit(_flash, static_argnums=0, inline=True)
 
 
 def _run_xla(
