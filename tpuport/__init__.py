@@ -15,7 +15,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as below
     from tpuport.activation import disable as disable
     from tpuport.activation import enable as enable
     from tpuport.compilation import compile as compile
-    from tpuport.compilation.rotary_tables import precompute_rotary as precompute_rotary
+    from tpuport.compilation.rotary_tables import (
+        precompute_rotary as precompute_rotary,
+    )
     from tpuport.diffusion import denoise as denoise
     from tpuport.errors import PortError as PortError
     from tpuport.generation import LanguageModel as LanguageModel

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tpuport.compilation import compiled_program
-from tpuport.compilation.compiled_program import Program
+from tpuport.compilation.programs import compiled_program
+from tpuport.compilation.programs.compiled_program import Program
 
 
 @pytest.fixture

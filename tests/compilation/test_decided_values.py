@@ -12,7 +12,7 @@ from transformers.pytorch_utils import compile_compatible_method_lru_cache
 
 import tpuport
 from tpuport.attention.provenance import joined_sequences
-from tpuport.compilation import decided_values
+from tpuport.compilation.decisions import decided_values
 from tpuport.trace_errors import CannotTrace
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")

@@ -13,10 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
 from tpuport import compat
-from tpuport.compilation import layers, passes
-from tpuport.compilation.capture import Captured, capture
-from tpuport.compilation.passes import Draft
-from tpuport.compilation.program_inputs import ProgramInputs
+from tpuport.compilation import layers
+from tpuport.compilation.programs import passes
+from tpuport.compilation.programs.capture import Captured, capture
+from tpuport.compilation.programs.passes import Draft
+from tpuport.compilation.programs.program_inputs import ProgramInputs
 
 
 def draft_of(function: Callable[[list[Any]], Any], arrays: Sequence[Any], **options: Any) -> Draft:

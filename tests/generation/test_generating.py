@@ -22,7 +22,7 @@ from transformers.generation.streamers import BaseStreamer
 import tpuport
 from tests.generation.character_tokens import character_tokenizer
 from tpuport import PortError, compat
-from tpuport.compilation import compiled_program
+from tpuport.compilation.programs import compiled_program
 from tpuport.generation import decoder_for
 
 

@@ -41,7 +41,8 @@ import tpuport
 from tpuport import compat
 from tpuport.attention.register import torch_sdpa
 from tpuport.compat import randomness
-from tpuport.compilation import CompiledFunction, call_results
+from tpuport.compilation import CompiledFunction
+from tpuport.compilation.results import call_results
 from tpuport.compilation.rotary import table_store
 from tpuport.errors import PortError
 from tpuport.trace_errors.lint_matches import collect_findings

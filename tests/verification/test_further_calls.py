@@ -8,7 +8,7 @@ import pytest
 import torch
 from cached_models import Attends, CountingCache, GrowingCache, Scales, SlicedCache, TensorCache
 
-from tpuport.compilation import call_results
+from tpuport.compilation.results import call_results
 from tpuport.verification import CheckFinding, further_calls, number_arguments
 from tpuport.verification.executed_lines import ExecutedLines
 from tpuport.verification.model_runs import Arguments, widen_model

@@ -16,16 +16,16 @@ from tpuport import attention
 from tpuport.checkpoint import port_count
 from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import layers
-from tpuport.compilation.call_arguments import (
+from tpuport.compilation.arguments.call_arguments import (
     check_static,
     divide_arguments,
     parameters_of,
     positional_names,
     usable_array,
 )
-from tpuport.compilation.call_layout import Layout, is_inside
-from tpuport.compilation.call_numbers import CallNumbers, Numbers, is_number
-from tpuport.compilation.call_signature import CallSignature
+from tpuport.compilation.arguments.call_layout import Layout, is_inside
+from tpuport.compilation.arguments.call_numbers import CallNumbers, Numbers, is_number
+from tpuport.compilation.arguments.call_signature import CallSignature
 from tpuport.compilation.model_weights import collect_arrays, current_state
 from tpuport.compilation.prepared_call import (
     PreparedCall,

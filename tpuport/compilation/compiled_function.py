@@ -18,36 +18,27 @@ from tpuport.compat.operators.masked_selection import without_selections
 from tpuport.compat.tracing import is_tracing, trace_lock
 from tpuport.compat.user_frames import is_raised_in_model_library
 from tpuport.compilation import layers, rotary, torch_transforms
-from tpuport.compilation.call_arguments import (
+from tpuport.compilation.arguments.call_arguments import (
     is_prepared_by_patches,
     prepare_arguments,
 )
-from tpuport.compilation.call_numbers import (
+from tpuport.compilation.arguments.call_numbers import (
     NumbersFixed,
 )
+from tpuport.compilation.arguments.number_operators import number_operators
 from tpuport.compilation.call_preparation import CallPreparation
-from tpuport.compilation.call_results import (
-    OutputAndWrites,
-    collect_results,
-    find_changed_caches,
-)
-from tpuport.compilation.capture import capture
-from tpuport.compilation.compiled_program import current_surroundings
-from tpuport.compilation.flat_program import FlatProgram, Retraced
-from tpuport.compilation.function_programs import CallProgram, FunctionPrograms
-from tpuport.compilation.host_inputs import (
+from tpuport.compilation.decisions.host_inputs import (
     find_candidates,
     put_on_device,
     small_counts,
     values_known,
 )
-from tpuport.compilation.interrupted_caches import cleared_if_spoiled
+from tpuport.compilation.decisions.value_decisions import ValueDecisions, advise
+from tpuport.compilation.function_programs import CallProgram, FunctionPrograms
 from tpuport.compilation.model_weights import (
     check_constants,
     use_weights,
 )
-from tpuport.compilation.number_operators import number_operators
-from tpuport.compilation.passes import Draft, run_passes
 from tpuport.compilation.prepared_call import (
     ChangedObjects,
     PreparedCall,
@@ -55,10 +46,19 @@ from tpuport.compilation.prepared_call import (
     StaticPart,
     changed_objects,
 )
-from tpuport.compilation.program_inputs import ProgramInputs
+from tpuport.compilation.programs.capture import capture
+from tpuport.compilation.programs.compiled_program import current_surroundings
+from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
+from tpuport.compilation.programs.interrupted_caches import cleared_if_spoiled
+from tpuport.compilation.programs.passes import Draft, run_passes
+from tpuport.compilation.programs.program_inputs import ProgramInputs
+from tpuport.compilation.results.call_results import (
+    OutputAndWrites,
+    collect_results,
+    find_changed_caches,
+)
+from tpuport.compilation.results.state_writes import StateTrace, check_leaks
 from tpuport.compilation.served_states import ServedStates
-from tpuport.compilation.state_writes import StateTrace, check_leaks
-from tpuport.compilation.value_decisions import ValueDecisions, advise
 from tpuport.compilation.varying_numbers import NumbersChanged
 from tpuport.compilation.warm_calls import WarmCalls
 from tpuport.errors import PortError

@@ -10,19 +10,19 @@ from tpuport import compat
 from tpuport.checkpoint import port_count
 from tpuport.compat import index_checks
 from tpuport.compat.convert import NarrowIntegers
-from tpuport.compilation import overwritten_arrays
-from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.compilation.compilation_count import CompilationCount
-from tpuport.compilation.flat_program import FlatProgram, Retraced
-from tpuport.compilation.passes import Draft
-from tpuport.compilation.persistent_cache import use_persistent_cache
 from tpuport.compilation.prepared_call import (
     ChangedObjects,
     PreparedCall,
     ProgramArguments,
     describe_program,
 )
-from tpuport.compilation.program_inputs import ProgramInputs
+from tpuport.compilation.programs import overwritten_arrays
+from tpuport.compilation.programs.compilation_count import CompilationCount
+from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
+from tpuport.compilation.programs.passes import Draft
+from tpuport.compilation.programs.persistent_cache import use_persistent_cache
+from tpuport.compilation.programs.program_inputs import ProgramInputs
+from tpuport.compilation.results.call_results import OutputAndWrites
 
 
 class CallProgram(NamedTuple):

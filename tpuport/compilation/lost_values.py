@@ -20,7 +20,7 @@ from jax.core import Tracer
 
 from tpuport import compat
 from tpuport.compat.tracing import trace_lock
-from tpuport.compilation.host_inputs import libraries_trusted
+from tpuport.compilation.decisions.host_inputs import libraries_trusted
 from tpuport.compilation.model_weights import use_weights
 from tpuport.compilation.shared_tensors import weights_shown
 from tpuport.errors import PortError

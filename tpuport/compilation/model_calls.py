@@ -20,7 +20,7 @@ from tpuport.compat.tracing import is_tracing, trace_lock
 from tpuport.compilation import torch_transforms
 from tpuport.compilation.compiled_function import CompiledFunction
 from tpuport.compilation.model_weights import is_on_host
-from tpuport.compilation.own_forward import OwnForward
+from tpuport.compilation.replaced_forward import ReplacedForward
 from tpuport.trace_errors import CannotTrace
 
 
@@ -57,7 +57,7 @@ class ModelCall:
 
     Attributes:
         module: the model.
-        own: its own forward.
+        replaced: its own forward, which this stands for.
         original: its own forward as it is now, bound.
         compiled: the `CompiledFunction` underneath; its `program.compilations` counts.
         on_host: for calls that no program can compute; None until there is one.
@@ -70,7 +70,7 @@ class ModelCall:
         original: Callable | None = None,
     ) -> None:
         self.module = module
-        self.own = OwnForward(module, original)
+        self.replaced = ReplacedForward(module, original)
         functools.update_wrapper(self, self.original)
         self._make_on_host = make_on_host
         self.on_host: CallOnHost | None = None
@@ -96,11 +96,11 @@ class ModelCall:
 
     @property
     def original(self) -> Callable:
-        return self.own.current
+        return self.replaced.current
 
     @property
     def compiled(self) -> CompiledFunction:
-        return self.own.compiled
+        return self.replaced.compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program for these arguments.
@@ -187,12 +187,12 @@ class ModelCall:
         # A copy of a model has its copy here already, whose attributes are not all
         # there yet.
         module = memo.get(id(self.module), self.module)
-        given = self.own.given
+        given = self.replaced.given
         given = given and _bound_to(module, given)
         return type(self)(module, self._make_on_host, given)
 
     def __reduce__(self) -> tuple[type, tuple]:
-        return type(self), (self.module, self._make_on_host, self.own.given)
+        return type(self), (self.module, self._make_on_host, self.replaced.given)
 
 
 Call = TypeVar("Call", bound=ModelCall)
@@ -254,7 +254,7 @@ def compile_call(
     call = vars(model).get("forward")
     if isinstance(call, call_class):
         return call
-    given = call.own.given if isinstance(call, ModelCall) else None
+    given = call.replaced.given if isinstance(call, ModelCall) else None
     call = call_class(model, make_on_host, given)
     model.forward = call
     return call
@@ -264,4 +264,4 @@ def restore_call(model: torch.nn.Module) -> None:
     """Give a model the forward back that it had."""
     call = vars(model).get("forward")
     if isinstance(call, ModelCall):
-        call.own.restore()
+        call.replaced.restore()

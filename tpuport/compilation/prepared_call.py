@@ -10,15 +10,19 @@ import jax
 import torch
 
 from tpuport import compat
-from tpuport.compilation import overwritten_arrays
-from tpuport.compilation.cache_arguments import retire_cache
-from tpuport.compilation.call_arguments import DividedArguments, shapes_key
-from tpuport.compilation.call_layout import Layout
-from tpuport.compilation.call_numbers import CallNumbers
-from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.compilation.compilation_count import CounterText, HostText, StateText
-from tpuport.compilation.donated_tensors import mark_donated
-from tpuport.compilation.program_inputs import Slot
+from tpuport.compilation.arguments.cache_arguments import retire_cache
+from tpuport.compilation.arguments.call_arguments import DividedArguments, shapes_key
+from tpuport.compilation.arguments.call_layout import Layout
+from tpuport.compilation.arguments.call_numbers import CallNumbers
+from tpuport.compilation.arguments.descriptions import (
+    CounterText,
+    HostText,
+    StateText,
+)
+from tpuport.compilation.arguments.donated_tensors import mark_donated
+from tpuport.compilation.programs import overwritten_arrays
+from tpuport.compilation.programs.program_inputs import Slot
+from tpuport.compilation.results.call_results import OutputAndWrites
 from tpuport.compilation.shared_tensors import WeightSlot
 from tpuport.errors import PortError
 from tpuport.objects import object_graph

@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 
 from tpuport.compat.jaxprs import keep_used_arguments
-from tpuport.compilation.call_arguments import shapes_key
-from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.compilation.compiled_program import current_surroundings
+from tpuport.compilation.arguments.call_arguments import shapes_key
 from tpuport.compilation.function_programs import CallProgram
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
-from tpuport.compilation.value_numbers import ValueNumbers
+from tpuport.compilation.programs.compiled_program import current_surroundings
+from tpuport.compilation.programs.value_numbers import ValueNumbers
+from tpuport.compilation.results.call_results import OutputAndWrites
 
 # Programs whose traces are kept, of those that leave something in their state.
 _MOST_RUNS = 8

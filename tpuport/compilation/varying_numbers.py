@@ -10,7 +10,7 @@ that program again: what its other arguments are decides which these are.
 import contextlib
 from collections.abc import Hashable, Iterator
 
-from tpuport.compilation.call_numbers import Numbers, NumbersFixed
+from tpuport.compilation.arguments.call_numbers import Numbers, NumbersFixed
 from tpuport.compilation.prepared_call import PreparedCall
 from tpuport.objects.traced_numbers import Guard, Path
 

@@ -26,11 +26,11 @@ from tpuport import attention, compat
 from tpuport.checkpoint import port_count
 from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import layers
-from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.compilation.compiled_program import current_surroundings
-from tpuport.compilation.flat_program import Retraced
 from tpuport.compilation.function_programs import CallProgram
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
+from tpuport.compilation.programs.compiled_program import current_surroundings
+from tpuport.compilation.programs.flat_program import Retraced
+from tpuport.compilation.results.call_results import OutputAndWrites
 from tpuport.internals.torchax_internals import ARRAY
 from tpuport.objects.state.python_state import PythonState
 

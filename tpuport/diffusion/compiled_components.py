@@ -92,7 +92,7 @@ class ComponentCall(ModelCall):
     @scan_layers.setter
     def scan_layers(self, enabled: bool) -> None:
         # None and not False: blocks that are stacked already then still run in a loop.
-        self.own.set_scan_layers(True if enabled else None)
+        self.replaced.set_scan_layers(True if enabled else None)
 
     @property
     def program(self) -> compilation.FunctionPrograms:

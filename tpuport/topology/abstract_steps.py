@@ -23,8 +23,8 @@ from tpuport.checkpoint.device_layout import (
 )
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compilation import claim_cache, prepare_arguments, rotary, use_weights
-from tpuport.compilation.decided_values import DecidedValues, Path
-from tpuport.compilation.host_inputs import small_counts, values_known
+from tpuport.compilation.decisions.decided_values import DecidedValues, Path
+from tpuport.compilation.decisions.host_inputs import small_counts, values_known
 from tpuport.errors import PortError
 from tpuport.generation.decoder import Decoder
 from tpuport.generation.decoder_choice import decoder_class

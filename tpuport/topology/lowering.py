@@ -32,7 +32,11 @@ from tpuport.checkpoint.device_layout import (
 )
 from tpuport.compat.jaxprs import without_dead_code
 from tpuport.compilation import layers
-from tpuport.compilation.host_inputs import Candidates, find_candidates, find_needed
+from tpuport.compilation.decisions.host_inputs import (
+    Candidates,
+    find_candidates,
+    find_needed,
+)
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation, described, generation_of, parse_slice
 from tpuport.hardware.mesh import create_mesh

@@ -23,7 +23,7 @@ from tpuport.compat.jaxprs import (
 )
 from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import CompiledFunction
-from tpuport.compilation.call_results import OutputAndWrites
+from tpuport.compilation.results.call_results import OutputAndWrites
 from tpuport.topology.hlo.source_lines import innermost_source
 from tpuport.verification import differences, model_runs
 from tpuport.verification.bounds import deviation

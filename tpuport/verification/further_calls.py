@@ -11,7 +11,10 @@ import torch
 
 from tpuport import checkpoint, porting, trace_errors
 from tpuport.compilation import CompiledFunction
-from tpuport.compilation.compilation_count import ChangedArgument, is_number_text
+from tpuport.compilation.programs.compilation_count import (
+    ChangedArgument,
+    is_number_text,
+)
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
 from tpuport.libraries.library_classes import cache_of_output, is_transformers_cache

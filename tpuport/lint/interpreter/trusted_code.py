@@ -5,7 +5,7 @@ follows from weights has values. A copy to the host stays on the device. All oth
 may be changed, and so is refused. In a model that is derived from a library's, all code
 is trusted.
 
-`tpuport.compilation.host_inputs.libraries_trusted` says so of compiled code.
+`tpuport.compilation.decisions.host_inputs.libraries_trusted` says so of compiled code.
 """
 
 import ast

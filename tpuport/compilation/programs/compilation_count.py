@@ -6,40 +6,19 @@ import logging
 from collections.abc import Hashable
 from typing import Literal, NamedTuple
 
+from tpuport.compilation.arguments.descriptions import (
+    CounterText,
+    HostText,
+    ShapeText,
+    StateText,
+)
+
 logger = logging.getLogger("tpuport")
 
 # Fewer compilations are normal in the life of a program: a prompt, a step, a second
 # length.
 _FIRST_WARNING = 4
 _VALUES_SHOWN = 4
-
-
-class ShapeText(str):
-    """The description of a tensor; the description of any other argument is a plain
-    string.
-    """
-
-    __slots__ = ()
-
-
-class HostText(str):
-    """The description of a tensor whose values are a part of the program."""
-
-    __slots__ = ()
-
-
-class CounterText(str):
-    """The description of a number that a cache of a library keeps."""
-
-    __slots__ = ()
-
-
-class StateText(str):
-    """The description of a value that is not an argument, such as an attribute of a
-    module.
-    """
-
-    __slots__ = ()
 
 
 class ChangedArgument(NamedTuple):

@@ -14,11 +14,11 @@ from tpuport import compat
 from tpuport.compat import aliasing
 from tpuport.compat.convert import NarrowIntegers
 from tpuport.compat.tracing import trace_lock
-from tpuport.compilation.call_arguments import DividedArguments, static_value
-from tpuport.compilation.call_layout import Layout, Rebuilt
-from tpuport.compilation.call_numbers import settle
+from tpuport.compilation.arguments.call_arguments import DividedArguments, static_value
+from tpuport.compilation.arguments.call_layout import Layout, Rebuilt
+from tpuport.compilation.arguments.call_numbers import settle
 from tpuport.compilation.model_weights import overwrite, write_weights
-from tpuport.compilation.state_writes import StateArrays, StateWrites
+from tpuport.compilation.results.state_writes import StateArrays, StateWrites
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
 from tpuport.objects import object_graph, pytrees

@@ -23,7 +23,7 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
-from tpuport.compilation.call_numbers import place_numbers, settle
+from tpuport.compilation.arguments.call_numbers import place_numbers, settle
 from tpuport.compilation.model_weights import WeightsInUse, sharded_as
 from tpuport.compilation.shared_tensors import WeightSlot, show_weight
 from tpuport.errors import PortError

@@ -12,8 +12,11 @@ import jax
 import torch
 
 from tpuport.compat import autocast, index_checks, randomness
-from tpuport.compilation.interrupted_caches import cleared_if_spoiled
-from tpuport.compilation.persistent_cache import explained_cache, use_persistent_cache
+from tpuport.compilation.programs.interrupted_caches import cleared_if_spoiled
+from tpuport.compilation.programs.persistent_cache import (
+    explained_cache,
+    use_persistent_cache,
+)
 from tpuport.errors import PortError
 from tpuport.hardware import (
     compiler_options,

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tpuport.compat.jaxprs import without_unused_inputs
-from tpuport.compilation import layers, overwritten_arrays
-from tpuport.compilation.capture import Captured
-from tpuport.compilation.program_inputs import ProgramInputs, Slot
+from tpuport.compilation import layers
+from tpuport.compilation.programs import overwritten_arrays
+from tpuport.compilation.programs.capture import Captured
+from tpuport.compilation.programs.program_inputs import ProgramInputs, Slot
 
 
 class Draft(NamedTuple):

@@ -14,9 +14,9 @@ import jax
 
 from tpuport.compat import autocast, randomness
 from tpuport.compat.tracing import trace_lock
-from tpuport.compilation.call_arguments import shapes_key
-from tpuport.compilation.decided_values import DecidedValues, warn_of_decided
-from tpuport.compilation.host_inputs import Candidates, find_needed
+from tpuport.compilation.arguments.call_arguments import shapes_key
+from tpuport.compilation.decisions.decided_values import DecidedValues, warn_of_decided
+from tpuport.compilation.decisions.host_inputs import Candidates, find_needed
 from tpuport.compilation.prepared_call import PreparedCall
 from tpuport.libraries.library_classes import is_of_library
 from tpuport.objects.state.host_input import HostInput

@@ -11,7 +11,11 @@ import torch
 
 from tpuport import compat
 from tpuport.compat import randomness
-from tpuport.compilation.compilation_count import CounterText, HostText, ShapeText
+from tpuport.compilation.arguments.descriptions import (
+    CounterText,
+    HostText,
+    ShapeText,
+)
 from tpuport.objects.object_graph import State, Structure, read_state, unflatten
 from tpuport.objects.traced_numbers import TracedNumber
 

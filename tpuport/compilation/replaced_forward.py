@@ -8,7 +8,7 @@ import torch
 from tpuport.compilation.compiled_function import CompiledFunction
 
 
-class OwnForward:
+class ReplacedForward:
     """What `module.forward` would be, and a compiled function of it.
 
     What is not the instance's own is looked up in every call, because a library may

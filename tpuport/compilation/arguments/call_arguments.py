@@ -15,15 +15,15 @@ import torch
 from jax.core import Tracer
 
 from tpuport import compat
-from tpuport.compilation.cache_arguments import claim_cache, refuse_retired
-from tpuport.compilation.call_layout import (
+from tpuport.compilation.arguments.cache_arguments import claim_cache, refuse_retired
+from tpuport.compilation.arguments.call_layout import (
     Argument,
     Layout,
     fits,
     is_inside,
     tensor_leaves,
 )
-from tpuport.compilation.call_numbers import (
+from tpuport.compilation.arguments.call_numbers import (
     Numbers,
     counters_as_numbers,
     counters_of,

@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tpuport.compilation.call_results import OutputAndWrites
-from tpuport.compilation.program_inputs import Slot
+from tpuport.compilation.programs.program_inputs import Slot
+from tpuport.compilation.results.call_results import OutputAndWrites
 
 
 class Overwrite(NamedTuple):

@@ -12,10 +12,10 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from tpuport.compat import index_checks, randomness
-from tpuport.compilation.capture import Captured
-from tpuport.compilation.compiled_program import options_of
-from tpuport.compilation.interrupted_caches import cleared_if_spoiled
-from tpuport.compilation.persistent_cache import explained_cache
+from tpuport.compilation.programs.capture import Captured
+from tpuport.compilation.programs.compiled_program import options_of
+from tpuport.compilation.programs.interrupted_caches import cleared_if_spoiled
+from tpuport.compilation.programs.persistent_cache import explained_cache
 from tpuport.hardware import process_watch
 
 

@@ -1,0 +1,1 @@
+"""The arguments of a call: what each of them is for its program."""

@@ -1,0 +1,1 @@
+"""Values that code decides by: of inputs, and computed."""

@@ -1,0 +1,1 @@
+"""Programs: captured, changed by passes, compiled, run."""

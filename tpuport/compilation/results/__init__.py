@@ -1,0 +1,1 @@
+"""What a program gives and changes, put where the caller has it."""
