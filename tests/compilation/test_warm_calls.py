@@ -1,6 +1,8 @@
 """Calls that repeat an earlier one: nothing is prepared again, and nothing is missed that has changed."""
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -231,3 +233,19 @@ def test_settings_of_torch_and_jax_are_seen() -> None:
         compiled(x, x)
     compiled(x, x)
     assert compiled.program.compilations == count
+
+
+HELD: dict[str, Model] = {}
+
+
+def test_models_of_earlier_states_are_freed() -> None:
+    HELD["model"] = tpuport.port(Model())
+    compiled = tpuport.compile(lambda x: HELD["model"](x))
+    for rows in (1, 2):
+        compiled(torch.ones(rows, 4))
+    reference = weakref.ref(HELD["model"].linear)
+    HELD["model"] = tpuport.port(Model())
+    for _ in range(2):
+        compiled(torch.ones(1, 4))
+    gc.collect()
+    assert reference() is None

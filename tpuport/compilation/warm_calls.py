@@ -114,6 +114,9 @@ class WarmCall:
         sources: for each input of the program what has its array, or the number of a
             tensor among the arguments.
         scan_layers: as of `CompiledFunction`.
+
+    Attributes:
+        state: as above.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class WarmCall:
         scan_layers: bool | None,
     ) -> None:
         self._program = program
-        self._state = state
+        self.state = state
         self._version = state.version
         self._weights = _weights(state)
         self._settings = _settings(state, scan_layers)
@@ -145,8 +148,8 @@ class WarmCall:
         """
         with trace_lock:
             if (
-                _settings(self._state, scan_layers) != self._settings
-                or not self._state.is_current()
+                _settings(self.state, scan_layers) != self._settings
+                or not self.state.is_current()
                 or not self._has_same_weights()
             ):
                 return None
@@ -167,10 +170,10 @@ class WarmCall:
 
     def _has_same_weights(self) -> bool:
         """Whether no weight was replaced by another tensor."""
-        if self._state.version is self._version:
+        if self.state.version is self._version:
             return True
-        version = self._state.version
-        weights = _weights(self._state)
+        version = self.state.version
+        weights = _weights(self.state)
         if len(weights) != len(self._weights) or not all(
             map(operator.is_, weights, self._weights)
         ):
@@ -235,6 +238,11 @@ class WarmCalls:
         sources = forms and _find_sources(forms, arguments, call)
         if forms is None or sources is None:
             return
+        # Calls in an earlier state are prepared again in any case, and would keep the
+        # models of that state alive.
+        self._calls = {
+            key: warm for key, warm in self._calls.items() if warm.state is call.state
+        }
         if len(self._calls) >= _MOST_FORMS:
             self._calls.clear()
         self._calls[forms.key] = WarmCall(program, call.state, sources, scan_layers)
