@@ -1,5 +1,22 @@
 """Which decoder a model gets: by its signature, and by whether it can be traced with a
 cache.
+
+All share two programs and the loop, and differ in what the loop carries:
+
+- Decoder: models with attention, and hybrids of attention and recurrent layers. The
+  loop carries a transformers cache of fixed shape.
+- StatefulDecoder: models whose states are attributes of their modules
+  (RecurrentGemma). The loop carries a transformers cache, and these attributes.
+- RecurrentDecoder: models that make their own state and take it by another name
+  (Mamba, RWKV, xLSTM). The loop carries the tensors of that state.
+- EncoderDecoder: T5, BART, Whisper and their like. The loop carries the cache, and
+  the encoder's output, computed once with the prompt.
+- RecomputingDecoder: models without a cache, or whose cache cannot be traced. The
+  loop carries nothing: all tokens run again for each new one.
+- AssistedDecoder: drafts by a smaller model (assistant_model) or from the text,
+  verified several tokens at a time. The loop carries both models' caches.
+- UserDecoder: a LanguageModel of your own. The loop carries the tensors of your
+  cache.
 """
 
 import contextlib

@@ -1,5 +1,17 @@
 """Described TPUs: models compiled for them, mesh splits compared, and estimates of how
 fast a step can be.
+
+A request is checked (`compile_job`), the model is built without weights (`targets`),
+its step traced and sharded (`lowering`) and compiled by the TPU compiler in libtpu. The
+compiled program (`hlo`, `kernels`) and the schedules of its kernels
+(`hardware.schedules`) give the time of each instruction (`timing`), and the report with
+its advice, one file each.
+
+libtpu can be loaded by one process at a time, prints to standard output, and cannot be
+interrupted; so the compiler runs in a child process, and requests and reports are lines
+of JSON between the two. The report has one form throughout, whose schema is
+docs/data/compile-schema.json. If the program does not fit, the report is made from the
+compiler's own buffer assignment.
 """
 
 import importlib

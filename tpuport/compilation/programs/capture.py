@@ -3,7 +3,7 @@
 What a program needs is known when the code has run: the keys of its draws, the arrays
 that it overwrites. So the keys are inputs from the start, more of them than most code
 draws, and what follows from the program is decided by passes over it
-(`compilation.passes`), and not by running the code again.
+(`programs.passes`), and not by running the code again.
 """
 
 from collections.abc import Callable, Sequence
