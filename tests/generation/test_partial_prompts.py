@@ -12,7 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tpuport
 from tpuport.generation import decoder_for, sampling
 from tpuport.generation.generation_options import read_options
-from tpuport.generation.partial_prompts import PromptParts, share_prefix
+from tpuport.generation.loop_state import PromptParts
+from tpuport.generation.partial_prompts import share_prefix
 from tpuport.generation.prompts import Prompts
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "eos_token_id": None, "pad_token_id": 0}

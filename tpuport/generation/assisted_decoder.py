@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport import checkpoint
 from tpuport.errors import PortError
@@ -29,10 +28,10 @@ from tpuport.generation.encoder_decoder import ENCODER_OUTPUTS, EncoderDecoder
 from tpuport.generation.generation_options import Options
 from tpuport.generation.language_model import LanguageModel
 from tpuport.generation.length_limits import table_changes
-from tpuport.generation.loop_state import PaddedPrompt, State
+from tpuport.generation.loop_state import PaddedPrompt, PromptParts, State
 from tpuport.generation.model_inputs import vocabulary_size
 from tpuport.generation.padding_check import are_close
-from tpuport.generation.partial_prompts import PromptParts, share_prefix
+from tpuport.generation.partial_prompts import share_prefix
 from tpuport.generation.prompts import Prompt, Prompts
 from tpuport.generation.request import Request
 from tpuport.generation.sampling import Choice, SamplingSettings
@@ -93,20 +92,10 @@ class AssistedDecoder(Decoder):
         self, arrays: dict[str, Any], prompt: PaddedPrompt
     ) -> tuple[jax.Array, AssistedCache]:
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the caches with
-        it.
+        it; the prompt of the drafting model runs at once.
         """
         logits, cache = self._decoder.forward_prompt(arrays["model"], prompt)
-        draft = self._drafter.begin(arrays["draft"], prompt)
-        return logits, AssistedCache(cache, draft)
-
-    def forward_parts(
-        self, arrays: dict[str, Any], prompt: PaddedPrompt, parts: PromptParts
-    ) -> tuple[jax.Array, AssistedCache]:
-        """Traced. As `forward_prompt`, in parts; the prompt of the drafting model runs
-        at once.
-        """
-        logits, cache = self._decoder.forward_parts(arrays["model"], prompt, parts)
-        draft = self._drafter.begin(arrays["draft"], prompt)
+        draft = self._drafter.begin(arrays["draft"], prompt._replace(parts=None))
         return logits, AssistedCache(cache, draft)
 
     def run_loop(
@@ -204,11 +193,8 @@ def _continues(decoder: Decoder) -> bool:
         return jnp.stack(prompts), logits[0, jnp.asarray([0, _MORE - 1])]
 
     probe = decoder.variant(keeps_all_columns=True)
-    replicated = NamedSharding(decoder.mesh, PartitionSpec())
     try:
-        expected, actual = jax.device_get(
-            jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens)
-        )
+        expected, actual = decoder.evaluate(run, tokens)
     except (
         CannotTrace,
         ArithmeticError,

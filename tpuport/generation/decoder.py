@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuport import compat
 from tpuport.base.mappings import only
@@ -27,6 +27,7 @@ from tpuport.generation.guidance import guide
 from tpuport.generation.loop_state import (
     Arrays,
     PaddedPrompt,
+    PromptParts,
     State,
     open_state,
     replicate_read,
@@ -34,7 +35,7 @@ from tpuport.generation.loop_state import (
     shard_rows,
 )
 from tpuport.generation.padding_check import depends_on_distances, hides_padding
-from tpuport.generation.partial_prompts import PromptParts, run_parts
+from tpuport.generation.partial_prompts import run_parts
 from tpuport.generation.residual_stream import summed_once
 from tpuport.generation.restarted_texts import run_restart
 from tpuport.generation.resumed_texts import run_resumed
@@ -183,6 +184,15 @@ class Decoder:
         """The model's weights, arguments of both programs."""
         return collect_weights(self.model)
 
+    def evaluate(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a traced function gives for the weights and the arguments, on the
+        host.
+        """
+        # Whole on each device, because a process reads only what its own devices hold.
+        replicated = NamedSharding(self.mesh, PartitionSpec())
+        compiled = jax.jit(function, out_shardings=replicated)
+        return jax.device_get(compiled(self.arrays, *arguments))
+
     def run_prompt(
         self,
         arrays: Arrays,
@@ -207,11 +217,8 @@ class Decoder:
         batch, columns = tokens.shape
         # The layout of the batch decides that of everything computed from it.
         tokens, mask = shard_rows(self.mesh, tokens), shard_rows(self.mesh, mask)
-        prompt = PaddedPrompt(tokens, mask, slots, inputs or {})
-        if parts is None:
-            logits, cache = self.forward_prompt(arrays, prompt)
-        else:
-            logits, cache = self.forward_parts(arrays, prompt, parts)
+        prompt = PaddedPrompt(tokens, mask, slots, inputs or {}, parts)
+        logits, cache = self.forward_prompt(arrays, prompt)
         finished = jnp.arange(batch) >= real_rows
         state = open_state(tokens, mask, slots - columns, finished, cache)
         if settings.guidance is not None:
@@ -306,6 +313,8 @@ class Decoder:
         What is computed once from further inputs, and needed for every token, is a part
         of the cache.
         """
+        if prompt.parts is not None:
+            return run_parts(self, arrays, prompt)
         cache = self.make_cache(prompt.slots)
         return self.forward_first(arrays, prompt.tokens, prompt.mask, cache)
 
@@ -333,12 +342,6 @@ class Decoder:
         # The model is changed while it is traced: no other thread may trace it.
         with trace_lock, summed_once(self.model, self.mesh):
             return self._forward(arrays, tokens, mask, positions, cache)
-
-    def forward_parts(
-        self, arrays: Arrays, prompt: PaddedPrompt, parts: PromptParts
-    ) -> tuple[jax.Array, Any]:
-        """Traced. As `forward_prompt`, in parts."""
-        return run_parts(self, arrays, prompt, parts)
 
     def forward_tokens(
         self,

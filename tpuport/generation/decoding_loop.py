@@ -23,9 +23,8 @@ from tpuport.generation.decoder import Decoder
 from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
 from tpuport.generation.logits_processors import make_processors
-from tpuport.generation.loop_state import State
+from tpuport.generation.loop_state import PromptParts, State
 from tpuport.generation.model_errors import explained_for_generate
-from tpuport.generation.partial_prompts import PromptParts
 from tpuport.generation.prompts import Prompts
 from tpuport.generation.restarted_texts import restart_column
 from tpuport.generation.sampling import SamplingSettings, sampling_settings

@@ -20,6 +20,18 @@ from tpuport.hardware.mesh import dividing_axis
 Arrays = dict[str, jax.Array]
 
 
+class PromptParts(NamedTuple):
+    """How a prompt is divided; static in its program.
+
+    Attributes:
+        chunk: columns that run at a time; None: all.
+        shared: tokens that all rows begin with, which run once; 0: none.
+    """
+
+    chunk: int | None = None
+    shared: int = 0
+
+
 class PaddedPrompt(NamedTuple):
     """What a prompt's program runs.
 
@@ -28,12 +40,14 @@ class PaddedPrompt(NamedTuple):
         slots: columns of the cache, T.
         inputs: further ones of the model, such as audio features, by the names in its
             signature.
+        parts: None: it runs at once.
     """
 
     tokens: jax.Array
     mask: jax.Array
     slots: int
     inputs: Mapping[str, Any] = types.MappingProxyType({})
+    parts: PromptParts | None = None
 
 
 class State(NamedTuple):

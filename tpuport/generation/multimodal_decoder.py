@@ -93,7 +93,7 @@ class MultimodalDecoder(Decoder):
         """Traced. Float32 logits [B, V] after the prompt [B, P] with its images, and
         what the loop carries.
         """
-        tokens, mask, slots, given = prompt
+        tokens, mask, slots, given, _ = prompt
         cache = self.make_cache(slots)
         numbers = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         inputs = dict(given)

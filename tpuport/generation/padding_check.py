@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import NamedSharding, PartitionSpec
 
 from tpuport.generation.loop_state import Arrays, PaddedPrompt
 from tpuport.generation.model_errors import explained_for_generate
@@ -66,12 +65,8 @@ def logits_of_prompt(decoder: Any, tokens: np.ndarray, mask: np.ndarray) -> np.n
         prompt = PaddedPrompt(tokens, mask, _COLUMNS)
         return decoder.forward_prompt(arrays, prompt)[0]
 
-    # Whole on each device, because a process reads only what its own devices hold.
-    replicated = NamedSharding(decoder.mesh, PartitionSpec())
     with explained_for_generate(decoder):
-        return jax.device_get(
-            jax.jit(run, out_shardings=replicated)(decoder.arrays, tokens, mask)
-        )
+        return decoder.evaluate(run, tokens, mask)
 
 
 def are_close(decoder: Any, expected: np.ndarray, actual: np.ndarray) -> bool:

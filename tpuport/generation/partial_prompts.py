@@ -4,7 +4,7 @@ rest of each row after it.
 Shapes: B batch, P prompt columns, T cache length, V vocabulary.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,25 +12,13 @@ import numpy as np
 
 from tpuport.compat.tracing import trace_lock
 from tpuport.generation.decoding_cache import cut_to_windows, spread_over_rows
-from tpuport.generation.loop_state import Arrays, PaddedPrompt
+from tpuport.generation.loop_state import Arrays, PaddedPrompt, PromptParts
 from tpuport.generation.prompts import Prompts, bucket_length
 from tpuport.generation.residual_stream import summed_once
 
 # So many tokens that all rows begin with are worth a call of their own, and a multiple
 # of it, so that prefixes of similar lengths share a program.
 _LEAST_SHARED = 32
-
-
-class PromptParts(NamedTuple):
-    """How a prompt is divided; static in its program.
-
-    Attributes:
-        chunk: columns that run at a time; None: all.
-        shared: tokens that all rows begin with, which run once; 0: none.
-    """
-
-    chunk: int | None = None
-    shared: int = 0
 
 
 def share_prefix(prompts: Prompts) -> tuple[Prompts, int]:
@@ -64,11 +52,13 @@ def _resize(array: np.ndarray, columns: int) -> np.ndarray:
 
 
 def run_parts(
-    decoder: Any, arrays: Arrays, prompt: PaddedPrompt, parts: PromptParts
+    decoder: Any, arrays: Arrays, prompt: PaddedPrompt
 ) -> tuple[jax.Array, Any]:
     """Traced. Float32 logits [B, V] after the prompt [B, P], and the cache, as
     `decoder.forward_prompt`.
     """
+    parts = prompt.parts
+    assert parts is not None
     if parts.shared:
         logits, cache = _prefill_behind_prefix(decoder, arrays, prompt, parts)
     else:
@@ -85,7 +75,7 @@ def _prefill_by_chunks(
     """Traced. So many columns at a time: activations of all of them would take memory.
     The cache keeps all columns.
     """
-    tokens, mask, slots, _ = prompt
+    tokens, mask, slots, *_ = prompt
     columns = tokens.shape[1]
     chunk = min(chunk or columns, columns)
     first = columns % chunk or chunk
@@ -114,7 +104,7 @@ def _prefill_behind_prefix(
     A shorter row has some of the shared tokens in these columns, and computes them
     again.
     """
-    tokens, mask, slots, _ = prompt
+    tokens, mask, slots, *_ = prompt
     padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
     prefix = jax.lax.dynamic_slice(tokens, (0, padding[0]), (1, parts.shared))
     everything = jnp.ones(prefix.shape, jnp.bool_)

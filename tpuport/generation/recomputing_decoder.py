@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.sharding import NamedSharding, PartitionSpec
 from transformers import DynamicCache
 
 from tpuport import compat
@@ -218,11 +217,8 @@ class RecomputingDecoder(Decoder):
         """Logits [B, V] of one column of tokens [B, T], as `forward_token` gives
         them.
         """
-        # Whole on each device, because a process reads only what its own devices hold.
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        run = jax.jit(self._logits, out_shardings=replicated)
         with as_with_cache(self.model):
-            return jax.device_get(run(self.arrays, tokens, mask, np.int32(column)))
+            return self.evaluate(self._logits, tokens, mask, np.int32(column))
 
 
 def _padding_id(config: Any) -> int:

@@ -57,7 +57,7 @@ class RecurrentDecoder(Decoder):
         """Traced. Float32 logits [B, V] after the prompt [B, P], and the tensors of the
         cache with it.
         """
-        tokens, mask, slots, _ = prompt
+        tokens, mask, slots, *_ = prompt
         positions = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         with (
             trace_lock,

@@ -163,12 +163,9 @@ def _encoder_positions(model: Any) -> int | None:
     """The most columns that the encoder has positions for; None without such a
     limit.
     """
-    config = model.config
-    for name in ("max_encoder_position_embeddings", "max_position_embeddings"):
-        limit = getattr(config, name, None)
-        if limit is not None:
-            return limit
-    return None
+    names = ("max_encoder_position_embeddings", "max_position_embeddings")
+    limits = (getattr(model.config, name, None) for name in names)
+    return next((limit for limit in limits if limit is not None), None)
 
 
 def _decoder_prompt(

@@ -79,7 +79,7 @@ class UserDecoder(Decoder):
         self, arrays: Arrays, prompt: PaddedPrompt
     ) -> tuple[jax.Array, Any]:
         """Traced. Float32 logits [B, V] of each row's last token, and the caches."""
-        tokens, mask, slots, _ = prompt
+        tokens, mask, slots, *_ = prompt
         columns = tokens.shape[1]
         padding = jnp.sum(~mask, axis=1, dtype=jnp.int32)
         if self.language_model.make_cache is None:
@@ -274,12 +274,7 @@ class UserDecoder(Decoder):
             else self._compare_caches
         )
         tokens = np.arange(count, dtype=np.int32)
-        # Whole on each device, because a process reads only what its own devices hold.
-        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-        compare = jax.jit(run, out_shardings=replicated)
-        expected, actual, written = jax.device_get(
-            compare(collect_weights(self.model), tokens)
-        )
+        expected, actual, written = self.evaluate(run, tokens)
         spread = max(float(np.std(expected)), 1e-9)
         error = float(np.abs(expected - actual).max()) / spread
         if np.isfinite(expected).all() and not error <= _LARGEST_ERROR:
