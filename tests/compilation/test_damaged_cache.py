@@ -155,7 +155,7 @@ def test_files_of_programs_exchanged(tmp_path: Path) -> None:
         return json.loads(done.stdout)
 
     assert run() == {"sum": [20, 20], "three": [3] * 3, "five": [3] * 5}
-    files = sorted(tmp_path.glob("jit_run_program-*-cache"))
+    files = sorted(tmp_path.glob("jit__lambda-*-cache"))
     contents = [file.read_bytes() for file in files]
     assert len(files) == 3
     for file, content in zip(files, [*contents[1:], contents[0]], strict=True):

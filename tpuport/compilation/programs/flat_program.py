@@ -4,6 +4,7 @@ Its arguments have no structure that jax would take apart and compare in each ca
 a model of 80 layers that takes 2 milliseconds.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -123,6 +124,8 @@ class FlatProgram:
             inputs = [arrays[places[number]] for number in range(self.count)]
             return evaluate(*inputs, *arrays[self.count :])
 
+        # What profilers, and the files of the persistent cache, call the program.
+        run_program.__name__ = re.sub(r"\W+", "_", self.name)
         donated = range(self.count - len(self.donated), self.count)
         return jax.jit(
             run_program,
