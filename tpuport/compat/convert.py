@@ -130,14 +130,15 @@ def wrap_all(
         arrays: of any shapes.
         dtypes: of each, as `wrap` takes it.
     """
-    env = environment()
-    from torchax.tensor import Tensor
-
-    with without_inference_mode():
-        return [
-            Tensor(array, env, dtype=dtype and device_dtype(dtype))  # type: ignore[reportCallIssue]
-            for array, dtype in zip(arrays, dtypes, strict=True)
-        ]
+    if torch.is_inference_mode_enabled():
+        with without_inference_mode():
+            return wrap_all(arrays, dtypes)
+    env, cls = environment(), device_class()
+    assert cls is not None  # the environment is torchax's
+    return [
+        cls(array, env, dtype=dtype and device_dtype(dtype))
+        for array, dtype in zip(arrays, dtypes, strict=True)
+    ]
 
 
 def check_fits(number: Any, dtype: Any) -> None:

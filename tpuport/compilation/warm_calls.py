@@ -6,14 +6,16 @@ function is the same, and the arguments are tensors and plain values of the same
 the next call needs the arrays of its tensors alone:
 
 1. find what was prepared, by the forms of the arguments;
-2. ask whether the state, and the settings that a program is made for, are the same;
-3. gather the arrays, in the order of the program's inputs;
-4. run it, and make tensors of the results.
+2. gather the arrays, in the order of the program's inputs, and run it;
+3. ask whether the state of the function is the same, while the device computes; if not,
+   drop the results;
+4. make tensors of them.
 
 Calls that the program changes something for, that decide by values, or that give
 objects, are prepared each time (`call_preparation`).
 """
 
+import contextlib
 import operator
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, NamedTuple
@@ -136,6 +138,8 @@ class WarmCall:
         first, end = (places[0], places[-1] + 1) if places else (0, 0)
         self._arguments = [sources[place] for place in places]
         self._before, self._after = sources[:first], sources[end:]
+        # Whether a run that turns out to be one too many has changed nothing.
+        self._is_pure = program.flat.is_pure and jax.process_count() == 1
         # Quantized weights are of several arrays.
         self._has_structures = any(
             not isinstance(_array_of(source), jax.Array)
@@ -146,27 +150,37 @@ class WarmCall:
         """What the function returns for arguments of this form; None if something else
         has changed since.
         """
+        results = None
         with trace_lock:
-            if (
-                _settings(self.state, scan_layers) != self._settings
-                or not self.state.is_current()
-                or not self._has_same_weights()
-            ):
+            if _settings(self.state, scan_layers) != self._settings:
                 return None
-            arrays = [
-                *map(_array_of, self._before),
-                *(forms.arrays[number] for number in self._arguments),
-                *map(_array_of, self._after),
-            ]
-        # Somebody else traces the model.
-        if arrays and isinstance(arrays[0], Tracer):
-            return None
-        if self._has_structures:
-            arrays = jax.tree.leaves(arrays)
+            arrays = self._gather(forms)
+            # Somebody else traces the model.
+            if arrays and isinstance(arrays[0], Tracer):
+                return None
+            if self._is_pure:
+                # The device computes while the state is compared. If that has changed,
+                # nobody gets what it computed, and the error of arrays that are no
+                # longer there is one of the call that is prepared then.
+                with contextlib.suppress(Exception):
+                    results = self._program.flat(arrays)
+            if not self.state.is_current() or not self._has_same_weights():
+                return None
         try:
-            return (self._program.result(self._program.flat(arrays)),)
+            if results is None:
+                results = self._program.flat(arrays)
         except Retraced:
             return None
+        return (self._program.result(results),)
+
+    def _gather(self, forms: Forms) -> list[Any]:
+        """The inputs of the program."""
+        arrays = [
+            *map(_array_of, self._before),
+            *(forms.arrays[number] for number in self._arguments),
+            *map(_array_of, self._after),
+        ]
+        return jax.tree.leaves(arrays) if self._has_structures else arrays
 
     def _has_same_weights(self) -> bool:
         """Whether no weight was replaced by another tensor."""

@@ -15,8 +15,14 @@ from jax.extend.core import jaxpr_as_fun
 from tpuport.compat import index_checks, randomness
 from tpuport.compilation.programs.capture import Captured
 from tpuport.compilation.programs.compiled_program import options_of
-from tpuport.compilation.programs.interrupted_caches import cleared_if_spoiled
-from tpuport.compilation.programs.persistent_cache import explained_cache
+from tpuport.compilation.programs.interrupted_caches import (
+    clear_if_spoiled,
+    cleared_if_spoiled,
+)
+from tpuport.compilation.programs.persistent_cache import (
+    CACHE_ERRORS,
+    explain_cache,
+)
 from tpuport.hardware import process_watch
 
 
@@ -70,7 +76,6 @@ class FlatProgram:
         ]
         self._jitted_by_options: dict[tuple[tuple[str, str], ...], Any] = {}
 
-    @cleared_if_spoiled()
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Run the program.
 
@@ -83,18 +88,37 @@ class FlatProgram:
                 of its dimension.
         """
         process_watch.begin_call(self.name, arrays)
-        draws = self.draws
-        with explained_cache(self.name):
-            jitted = self._jitted(arrays)
-            if not draws and not self._checks_indices:
-                return jitted(*self._arguments(arrays))
-            with randomness.restored(draws, only_after=Retraced):
-                keys = self._padded(randomness.take_keys(draws))
-                arguments = self._arguments(arrays, keys)
-                if not self._checks_indices:
-                    return jitted(*arguments)
-                with index_checks.watched():
-                    return jax.block_until_ready(jitted(*arguments))
+        # No context managers here: each takes as long as ten arrays.
+        try:
+            if self.draws or self._checks_indices:
+                return self._run_with_keys(arrays)
+            return self._jitted(arrays)(*self._arguments(arrays))
+        except CACHE_ERRORS as error:
+            explain_cache(error, self.name)
+            raise
+        except KeyboardInterrupt as interrupt:
+            clear_if_spoiled(interrupt)
+            raise
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether a run changes nothing: no memory, no generator, nothing outside."""
+        return not (
+            self.donated
+            or self.draws
+            or self._checks_indices
+            or self.captured.program.effects
+        )
+
+    def _run_with_keys(self, arrays: Sequence[Any]) -> list[Any]:
+        jitted = self._jitted(arrays)
+        with randomness.restored(self.draws, only_after=Retraced):
+            keys = self._padded(randomness.take_keys(self.draws))
+            arguments = self._arguments(arrays, keys)
+            if not self._checks_indices:
+                return jitted(*arguments)
+            with index_checks.watched():
+                return jax.block_until_ready(jitted(*arguments))
 
     @cleared_if_spoiled()
     def lower(self, arrays: Sequence[Any]) -> Any:
@@ -133,9 +157,11 @@ class FlatProgram:
             compiler_options=options,
         )
 
-    def _arguments(self, arrays: Sequence[Any], keys: Sequence[Any] = ()) -> list[Any]:
+    def _arguments(
+        self, arrays: Sequence[Any], keys: Sequence[Any] = ()
+    ) -> Sequence[Any]:
         if self._order is None:
-            return [*arrays, *keys]
+            return [*arrays, *keys] if keys else arrays
         return [*(arrays[number] for number in self._order), *keys]
 
     def _padded(self, keys: randomness.ProgramKeys) -> list[Any]:

@@ -25,9 +25,14 @@ def cleared_if_spoiled() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if _has_spoiled_cache(interrupt):
-            jax.clear_caches()
+        clear_if_spoiled(interrupt)
         raise
+
+
+def clear_if_spoiled(interrupt: KeyboardInterrupt) -> None:
+    """As `cleared_if_spoiled`, for an interrupt that was caught."""
+    if _has_spoiled_cache(interrupt):
+        jax.clear_caches()
 
 
 def _has_spoiled_cache(interrupt: KeyboardInterrupt) -> bool:

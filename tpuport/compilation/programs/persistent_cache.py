@@ -18,6 +18,8 @@ _OTHER_PROGRAM = re.compile(
 )
 # The name of each function of tpuport's that jax traces.
 TRACED: Final = "counted"
+# What jax raises for such a program.
+CACHE_ERRORS: Final = (ValueError, jax.errors.JaxRuntimeError)
 
 
 @contextlib.contextmanager
@@ -27,24 +29,32 @@ def explained_cache(name: str) -> Iterator[None]:
 
     They notice that only by the numbers and shapes of arguments and results.
     """
-    settings: Any = jax.config
     try:
         yield
-    except (ValueError, jax.errors.JaxRuntimeError) as error:
-        message = str(error)
-        if not settings.jax_compilation_cache_dir or not _OTHER_PROGRAM.match(message):
-            raise
-        # The same message may come from the function while it is traced.
-        if any(
-            frame.f_code.co_name == TRACED
-            for frame, _ in traceback.walk_tb(error.__traceback__)
-        ):
-            raise
-        raise PortError(
-            "the compiled program that was kept on disk is another one, by its arguments or results",
-            where=f"{name}, in {settings.jax_compilation_cache_dir}",
-            fix="delete that directory; programs are compiled again",
-        ) from error
+    except CACHE_ERRORS as error:
+        explain_cache(error, name)
+        raise
+
+
+def explain_cache(error: Exception, name: str) -> None:
+    """As `explained_cache`, for an error that was caught; nothing happens if it means
+    something else.
+    """
+    settings: Any = jax.config
+    message = str(error)
+    if not settings.jax_compilation_cache_dir or not _OTHER_PROGRAM.match(message):
+        return
+    # The same message may come from the function while it is traced.
+    if any(
+        frame.f_code.co_name == TRACED
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ):
+        return
+    raise PortError(
+        "the compiled program that was kept on disk is another one, by its arguments or results",
+        where=f"{name}, in {settings.jax_compilation_cache_dir}",
+        fix="delete that directory; programs are compiled again",
+    ) from error
 
 
 def use_persistent_cache() -> None:

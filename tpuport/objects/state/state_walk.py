@@ -158,7 +158,11 @@ class StateWalk:
                 return Entry(type(value), items, _names_key(value))
             case list() | tuple() | set() | frozenset() | deque():
                 return Entry(type(value), self._describe_sequence(value, path))
-            case types.CellType() | contextvars.ContextVar() | threading.local():
+            case types.CellType():
+                self._watched.add_cell(value)
+                present = python_values.present_values(value)
+                return Entry("variable", self._keys_of(present, path))
+            case contextvars.ContextVar() | threading.local():
                 read = functools.partial(python_values.present_values, value)
                 self._watched.add_lookup(lambda: watched_items(read()))
                 return Entry("variable", self._keys_of(read(), path))
@@ -324,7 +328,7 @@ class StateWalk:
     def _read_attributes(self, value: Any) -> dict[str, Any]:
         attributes = getattr(value, "__dict__", {})
         names = self._read_names(value, attributes)
-        self._watched.add_lookup(lookup(attributes.get, names))
+        self._watched.add_attributes(attributes, names)
         return {f".{name}": attributes.get(name, ABSENT) for name in names}
 
     def _read_slots(self, value: Any) -> dict[str, Any]:

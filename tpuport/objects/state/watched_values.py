@@ -9,6 +9,7 @@ import copy
 import gc
 import itertools
 import operator
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from tpuport.internals.torch_internals import (
     global_forward_hooks,
 )
 from tpuport.objects.state import python_values
-from tpuport.objects.state.reachable import ABSENT
+from tpuport.objects.state.reachable import ABSENT, cell_contents
 
 
 class Change(NamedTuple):
@@ -65,6 +66,9 @@ class WatchedValues:
         self._keys: list[Iterable[Any]] = []
         self._views: list[Iterable[Any]] = []
         self._lookups: list[Callable[[], Iterable[Any]]] = []
+        # Of the lookups, variables of closures, and all others.
+        self._cells: list[types.CellType] = []
+        self._other_lookups: list[Callable[[], Iterable[Any]]] = []
         self._instances: list[Any] = []
         self._owners_of_views: list[int | None] = []
         self._owners_of_lookups: list[int | None] = []
@@ -115,6 +119,26 @@ class WatchedValues:
 
     def add_lookup(self, read: Callable[[], Iterable[Any]]) -> None:
         """Watch the values that a function gives."""
+        self._other_lookups.append(read)
+        self._add_lookup(read)
+
+    def add_attributes(self, attributes: dict[str, Any], names: Iterable[str]) -> None:
+        """Watch the attributes of an object that have these names, present or not.
+
+        An unchanged version of all its attributes is enough.
+        """
+        if attributes:
+            self._dictionaries[id(attributes)] = attributes
+            self._add_lookup(lookup(attributes.get, names))
+        else:
+            self.add_lookup(lookup(attributes.get, names))
+
+    def add_cell(self, cell: types.CellType) -> None:
+        """Watch the variable of a closure."""
+        self._cells.append(cell)
+        self._add_lookup(lambda: (cell_contents(cell),))
+
+    def _add_lookup(self, read: Callable[[], Iterable[Any]]) -> None:
         self._lookups.append(read)
         self._owners_of_lookups.append(self.owner)
 
@@ -257,7 +281,8 @@ class WatchedValues:
         """The values that are in no dictionary with a version."""
         return itertools.chain(
             itertools.chain.from_iterable(filter(None, self._other_views)),
-            itertools.chain.from_iterable(read() for read in self._lookups),
+            map(cell_contents, self._cells),
+            itertools.chain.from_iterable(read() for read in self._other_lookups),
         )
 
 
