@@ -399,3 +399,20 @@ def test_a_number_of_draws_that_changes_with_each_trace_is_refused() -> None:
 
     with pytest.raises(PortError, match="another number"):
         tpuport.compile(draw)(X)
+
+
+@pytest.mark.parametrize("default_first", [False, True])
+def test_the_default_generator_is_an_argument_like_any_other(default_first: bool) -> None:
+    def draw(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return x + torch.rand(2, generator=generator, device="jax")
+
+    compiled = tpuport.compile(draw)
+    generators = [torch.Generator().manual_seed(3), torch.default_generator]
+    for generator in generators[::-1] if default_first else generators:
+        torch.manual_seed(5)
+        generator.manual_seed(7)
+        states = [torch.equal(each.get_state(), generator.get_state()) for each in generators]
+        actual = compiled(torch.zeros(2).to("jax"), generator)
+        generator.manual_seed(7)
+        expected = torch.rand(2, generator=generator, device="jax")
+        assert torch.equal(actual.cpu(), expected.cpu()), states

@@ -83,3 +83,18 @@ def test_a_window_that_changes_is_seen() -> None:
         reference.config.sliding_window = ported.config.sliding_window = window
         got = compat.to_torch(compat.as_jax(compiled(ids, use_cache=False).logits))
         torch.testing.assert_close(got, reference(ids, use_cache=False).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("with_keywords", [False, True])
+def test_a_default_before_further_arguments_keeps_its_place(with_keywords: bool) -> None:
+    def plain(x, mask=None, *args):
+        return x + (0 if mask is None else mask) + sum((n + 1) * arg for n, arg in enumerate(args))
+
+    def keywords(x, mask=None, *args, **kwargs):
+        return plain(x, mask, *args) + sum(kwargs.values())
+
+    function = keywords if with_keywords else plain
+    compiled = tpuport.compile(function)
+    x, y = torch.ones(2), torch.full((2,), 10.0)
+    for args in [(x,), (x, None), (x, None, y), (x, y), (x, y, x), (x, None, y, x)]:
+        torch.testing.assert_close(compiled(*args).cpu(), function(*args))

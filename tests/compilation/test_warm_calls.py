@@ -6,10 +6,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 import torch
 
 import tpuport
+from tpuport.compat import convert
 from tpuport.compilation.call_preparation import CallPreparation
 
 SCALE = 2.0
@@ -216,8 +218,6 @@ def test_a_donated_tensor_is_refused_in_a_warm_call_too() -> None:
 
 
 def test_settings_of_torch_and_jax_are_seen() -> None:
-    import jax
-
     compiled = tpuport.compile(lambda x, y: x @ y)
     x = torch.full((2, 2), 1 / 3).to("jax")
     expected = compiled(x, x)
@@ -249,3 +249,59 @@ def test_models_of_earlier_states_are_freed() -> None:
         compiled(torch.ones(1, 4))
     gc.collect()
     assert reference() is None
+
+
+def arrays_alive(shape: tuple[int, ...]) -> int:
+    gc.collect()
+    return sum(array.shape == shape for array in jax.live_arrays())
+
+
+@pytest.mark.parametrize("change", ["weight", "state", "cpu", "closure"])
+def test_no_array_outlives_what_replaces_it(change: str) -> None:
+    """Each time after calls of another form, which could have kept what they were prepared for."""
+    shape = (37, 41)
+
+    class Holder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(shape))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            table = getattr(self, "table", None)
+            out = x + self.weight.sum()
+            return out if table is None else out + table.sum()
+
+    model = tpuport.port(Holder())
+    compiled = tpuport.compile(lambda x: model(x))
+    before = arrays_alive(shape)
+    for size in range(1, 5):
+        compiled(torch.ones(size)), model(torch.ones(size).to("jax"))
+        if change == "weight":
+            model.weight = torch.nn.Parameter(torch.full(shape, float(size)).to("jax"))
+        elif change == "state":
+            model.table = torch.full(shape, float(size)).to("jax")
+        elif change == "closure":
+            model = tpuport.port(Holder())
+    if change == "cpu":
+        model.cpu()
+        assert arrays_alive(shape) == 0
+        return
+    compiled(torch.ones(9)), model(torch.ones(9).to("jax"))
+    assert arrays_alive(shape) == before + (change == "state")
+
+
+def test_tensors_of_the_host_are_copied_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tpuport.port(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).eval())
+    copies: list[int] = []
+    copy = convert.to_numpy
+
+    def counted(tensor: torch.Tensor) -> Any:
+        copies.append(tensor.numel())
+        return copy(tensor)
+
+    monkeypatch.setattr(convert, "to_numpy", counted)
+    x = torch.randn(3, 4)
+    for train in (False, False, True, True, False):
+        copies.clear()
+        model.train(train)(x)
+        assert copies == [12]

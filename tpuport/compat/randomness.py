@@ -369,10 +369,12 @@ def call_generators(
     return temporary_attributes(_state, generators=generators)
 
 
-def call_generator(index: int) -> torch.Generator:
-    """A generator among the arguments of the call that is under way; outside of any,
-    one that stands for it.
+def call_generator(index: int | None) -> torch.Generator:
+    """A generator among the arguments of the call that is under way, None for torch's
+    default one; outside of any, one that stands for it.
     """
+    if index is None:
+        return torch.default_generator
     generators = _state.generators
     return generators[index] if index < len(generators) else torch.Generator()
 

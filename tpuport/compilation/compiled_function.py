@@ -159,6 +159,10 @@ class CompiledFunction:
         output = self.run_warm(args, kwargs)
         if output is not None:
             return output[0]
+        return self.run_prepared(args, kwargs)
+
+    def run_prepared(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What the function returns for a call that is prepared first."""
         done = self._call_program(self._run_program, args, kwargs)
         call = done.call
         if not is_prepared_by_patches(self._function):
@@ -278,7 +282,12 @@ class CompiledFunction:
     ) -> _Done:
         call.refuse_two_ways(program.changed_objects)
         call = call._replace(changed_caches=program.changed_caches)
-        results = self._served_states.run(program, key, arguments, call)
+        try:
+            results = self._served_states.run(program, key, arguments, call)
+        except FloatingPointError:
+            # jax_debug_nans is on: the code itself, operation by operation, says where.
+            self._run(*arguments[:-1], arguments.static)
+            raise
         return _Done(program, arguments, call, results)
 
     def _capture_program(

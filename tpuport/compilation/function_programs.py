@@ -24,6 +24,9 @@ from tpuport.compilation.programs.persistent_cache import use_persistent_cache
 from tpuport.compilation.programs.program_inputs import ProgramInputs
 from tpuport.compilation.results.call_results import OutputAndWrites
 
+# Programs of one key that are kept.
+_MOST_PROGRAMS = 4
+
 
 class CallProgram(NamedTuple):
     """A program, and what it does to what a call gives it.
@@ -109,7 +112,9 @@ class FunctionPrograms(CompilationCount):
 
     def add(self, key: Hashable, program: CallProgram) -> None:
         """Keep a program."""
-        self._programs.setdefault(key, []).insert(0, program)
+        programs = self._programs.setdefault(key, [])
+        programs.insert(0, program)
+        del programs[_MOST_PROGRAMS:]
 
     def make(
         self,

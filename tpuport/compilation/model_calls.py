@@ -150,7 +150,7 @@ class ModelCall:
         """Run a program, or the code on the host where there can be none."""
         if self.on_host is None or not self.on_host.knows(args, kwargs):
             try:
-                return self.compiled(*args, **kwargs)
+                return self.compiled.run_prepared(args, kwargs)
             except CannotTrace as error:
                 self._leave_to_host(args, kwargs, error)
         assert self.on_host is not None

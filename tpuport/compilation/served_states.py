@@ -24,6 +24,7 @@ from tpuport.compilation.arguments.call_arguments import shapes_key
 from tpuport.compilation.function_programs import CallProgram
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
 from tpuport.compilation.programs.compiled_program import current_surroundings
+from tpuport.compilation.programs.flat_program import Retraced
 from tpuport.compilation.programs.value_numbers import ValueNumbers
 from tpuport.compilation.results.call_results import OutputAndWrites
 
@@ -141,10 +142,15 @@ class ServedStates:
         served = self._served.get(key)
         if served is not None:
             inputs = served.inputs(arrays)
-            if inputs is not None:
-                results = served.run.program.flat(inputs)
-                served.run.note(inputs, results)
-                return served.results_of(results, arrays)
+            try:
+                if inputs is not None:
+                    results = served.run.program.flat(inputs)
+                    served.run.note(inputs, results)
+                    return served.results_of(results, arrays)
+            except Retraced:
+                # jax has forgotten the program: the state's own serves it from now on.
+                self._served[key] = None
+                self._runs.clear()
         results = program.flat(arrays)
         result = program.flat.captured.results
         if isinstance(result, OutputAndWrites) and result.state_changes is not None:

@@ -17,6 +17,8 @@ objects, are prepared each time (`call_preparation`).
 
 import contextlib
 import operator
+import types
+import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -49,29 +51,39 @@ class Forms(NamedTuple):
     Attributes:
         key: equal for arguments that differ in nothing but the values of tensors.
         tensors: on the device or the host, in order.
-        arrays: of these.
+        are_on_device: whether all of them are on the device.
     """
 
     key: Hashable
     tensors: list[torch.Tensor]
-    arrays: list[jax.Array]
+    are_on_device: bool
 
 
-class _Held:
-    """An array that belongs to no tensor of a model, such as a rotary table."""
+class _Table:
+    """A place of an array that belongs to no tensor of a model, a rotary table."""
 
     def __init__(self, array: Any) -> None:
-        setattr(self, ARRAY, array)
+        self._array = weakref.ref(array)
+
+    def __getitem__(self, key: None) -> Any:
+        return types.SimpleNamespace(**{ARRAY: self._array()})
 
 
 class _Stack:
-    """The array that weights of blocks are rows of; the whole may be replaced."""
+    """A place of an array that weights of blocks are rows of."""
 
     def __init__(self, stacked: Any) -> None:
-        self._stacked = stacked
+        self._stacked = weakref.ref(stacked)
+
+    def __getitem__(self, key: None) -> Any:
+        stacked = self._stacked()
+        return types.SimpleNamespace(**{ARRAY: stacked and stacked.array})
 
 
-setattr(_Stack, ARRAY, property(lambda stack: stack._stacked.array))
+# Where a tensor is: `owner[key]`, the name in a dictionary of a module. Not the tensor
+# itself, which would keep a model alive, nor a weak reference, with which torch would
+# not swap it for another.
+_Place = tuple[Any, Any]
 
 
 def find_forms(args: tuple, kwargs: dict[str, Any]) -> Forms | None:
@@ -81,7 +93,7 @@ def find_forms(args: tuple, kwargs: dict[str, Any]) -> Forms | None:
     device_class = compat.device_class()
     key: list[Hashable] = [len(args), *kwargs]
     tensors: list[torch.Tensor] = []
-    arrays: list[jax.Array] = []
+    are_on_device = True
     for value in (*args, *kwargs.values()):
         cls = type(value)
         if cls in _PLAIN:
@@ -93,78 +105,79 @@ def find_forms(args: tuple, kwargs: dict[str, Any]) -> Forms | None:
                 return None
             if array.is_deleted():
                 return None
+            form = array.shape, array.dtype, array.weak_type
         elif cls is torch.Tensor and value.device.type == "cpu":
             if value.layout is not torch.strided or value.is_quantized:
                 return None
-            array = compat.to_jax(value)
+            form = tuple(value.shape), compat.jax_dtype(value.dtype), False
+            are_on_device = False
         else:
             return None
-        key.append((array.shape, array.dtype, array.weak_type, value.dtype))
+        key.append((*form, value.dtype))
         tensors.append(value)
-        arrays.append(array)
     if len(set(map(id, tensors))) < len(tensors):
         return None
-    return Forms(tuple(key), tensors, arrays)
+    return Forms(tuple(key), tensors, are_on_device)
 
 
 class WarmCall:
-    """A call that was prepared, for others of its form.
+    """A call that was prepared, for others of its form. It lives as long as the state.
 
     Args:
         program: of the call.
         state: of the function.
-        sources: for each input of the program what has its array, or the number of a
+        sources: for each input of the program where its tensor is, or the number of a
             tensor among the arguments.
         scan_layers: as of `CompiledFunction`.
-
-    Attributes:
-        state: as above.
     """
 
     def __init__(
         self,
         program: CallProgram,
         state: PythonState,
-        sources: Sequence[Any],
+        sources: Sequence[_Place | int],
         scan_layers: bool | None,
     ) -> None:
         self._program = program
-        self.state = state
+        self._state = weakref.ref(state)
         self._version = state.version
-        self._weights = _weights(state)
+        self._names = _weight_names(state)
         self._settings = _settings(state, scan_layers)
         # The arguments are in one row, between weights and tensors of the state.
-        places = [number for number, part in enumerate(sources) if type(part) is int]
-        first, end = (places[0], places[-1] + 1) if places else (0, 0)
-        self._arguments = [sources[place] for place in places]
-        self._before, self._after = sources[:first], sources[end:]
+        self._arguments = [part for part in sources if isinstance(part, int)]
+        places = [part for part in sources if not isinstance(part, int)]
+        first = next((n for n, part in enumerate(sources) if isinstance(part, int)), 0)
+        self._before, self._after = places[:first], places[first:]
         # Whether a run that turns out to be one too many has changed nothing.
         self._is_pure = program.flat.is_pure and jax.process_count() == 1
         # Quantized weights are of several arrays.
         self._has_structures = any(
-            not isinstance(_array_of(source), jax.Array)
-            for source in (*self._before, *self._after)
+            not isinstance(_array_of(owner[key]), jax.Array) for owner, key in places
         )
 
     def run(self, forms: Forms, scan_layers: bool | None) -> tuple[Any] | None:
         """What the function returns for arguments of this form; None if something else
         has changed since.
         """
-        results = None
+        results, state = None, self._state()
         with trace_lock:
-            if _settings(self.state, scan_layers) != self._settings:
+            if state is None or _settings(state, scan_layers) != self._settings:
+                return None
+            # To copy a tensor of the host takes longer than to compare the state.
+            is_early = self._is_pure and forms.are_on_device
+            if not is_early and not self.is_current(state):
                 return None
             arrays = self._gather(forms)
-            # Somebody else traces the model.
-            if arrays and isinstance(arrays[0], Tracer):
+            # Something is gone, or somebody else traces the model.
+            if arrays is None or (arrays and isinstance(arrays[0], Tracer)):
                 return None
-            if self._is_pure:
+            if is_early:
                 # The device computes while the state is compared. If that has changed,
                 # nobody gets what it computed, and the error of arrays that are no
                 # longer there is one of the call that is prepared then.
                 with contextlib.suppress(Exception):
                     results = self._program.flat(arrays)
-            if not self.state.is_current() or not self._has_same_weights():
+            if is_early and not self.is_current(state):
                 return None
         try:
             if results is None:
@@ -173,35 +186,46 @@ class WarmCall:
             return None
         return (self._program.result(results),)
 
-    def _gather(self, forms: Forms) -> list[Any]:
-        """The inputs of the program."""
-        arrays = [
-            *map(_array_of, self._before),
-            *(forms.arrays[number] for number in self._arguments),
-            *map(_array_of, self._after),
-        ]
+    def _gather(self, forms: Forms) -> list[Any] | None:
+        """The inputs of the program; None if one of them is gone, or has become what
+        has no array.
+        """
+        try:
+            arrays = [
+                *(_array_of(owner[key]) for owner, key in self._before),
+                *(compat.to_jax(forms.tensors[number]) for number in self._arguments),
+                *(_array_of(owner[key]) for owner, key in self._after),
+            ]
+        except (AttributeError, LookupError):
+            return None
         return jax.tree.leaves(arrays) if self._has_structures else arrays
 
-    def _has_same_weights(self) -> bool:
-        """Whether no weight was replaced by another tensor."""
-        if self.state.version is self._version:
-            return True
-        version = self.state.version
-        weights = _weights(self.state)
-        if len(weights) != len(self._weights) or not all(
-            map(operator.is_, weights, self._weights)
-        ):
+    def is_current(self, state: PythonState) -> bool:
+        """Whether the state is what it was, and the weights have the same names; others
+        in their places are inputs like these.
+        """
+        if not state.is_current():
             return False
-        self._version = version
+        version = state.version
+        if version is not self._version:
+            if _weight_names(state) != self._names:
+                return False
+            self._version = version
         return True
 
 
-def _weights(state: PythonState) -> list[torch.Tensor]:
-    return [
-        weight
-        for module in state.modules
-        for weight in state.named_weights(module).values()
-    ]
+def _weight_names(state: PythonState) -> list[tuple[str, ...]] | None:
+    """The names of the weights of each model, those with several by the first; None if
+    a weight is also a tensor of the state.
+    """
+    of_state = set(map(id, state.tensors))
+    names = []
+    for module in state.modules:
+        weights = state.named_weights(module)
+        if not of_state.isdisjoint(map(id, weights.values())):
+            return None
+        names.append(tuple(weights))
+    return names
 
 
 def _settings(state: PythonState, scan_layers: bool | None) -> tuple[Hashable, ...]:
@@ -218,7 +242,10 @@ class WarmCalls:
     """The calls of a function that were prepared, by their forms."""
 
     def __init__(self) -> None:
-        self._calls: dict[Hashable, WarmCall] = {}
+        # The states have them.
+        self._calls: weakref.WeakValueDictionary[Hashable, WarmCall] = (
+            weakref.WeakValueDictionary()
+        )
 
     def run(
         self, args: tuple, kwargs: dict[str, Any], scan_layers: bool | None
@@ -252,14 +279,10 @@ class WarmCalls:
         sources = forms and _find_sources(forms, arguments, call)
         if forms is None or sources is None:
             return
-        # Calls in an earlier state are prepared again in any case, and would keep the
-        # models of that state alive.
-        self._calls = {
-            key: warm for key, warm in self._calls.items() if warm.state is call.state
-        }
-        if len(self._calls) >= _MOST_FORMS:
-            self._calls.clear()
-        self._calls[forms.key] = WarmCall(program, call.state, sources, scan_layers)
+        warm = WarmCall(program, call.state, sources, scan_layers)
+        if len(call.state.kept) >= _MOST_FORMS:
+            call.state.kept.clear()
+        call.state.kept[forms.key] = self._calls[forms.key] = warm
 
 
 def _needs_arrays_alone(
@@ -283,32 +306,31 @@ def _needs_arrays_alone(
 
 def _find_sources(
     forms: Forms, arguments: ProgramArguments, call: PreparedCall
-) -> list[Any] | None:
-    """For each input of a program what has its array, or the number of a tensor among
+) -> list[_Place | int] | None:
+    """For each input of a program where its tensor is, or the number of a tensor among
     the arguments; None if an array belongs to none of these.
     """
-    sources: list[Any] = []
+    if arguments.static.shared:
+        return None
+    sources: list[_Place | int] = []
     for module, arrays in zip(call.state.modules, arguments.weights, strict=True):
-        named = call.state.named_weights(module)
-        stacks = layers.stacked_arrays(named)
+        places = call.state.weight_places(module)
+        stacks = layers.stacked_arrays(call.state.named_weights(module))
         for name, array in arrays.items():
-            tensor = named.get(name)
-            if tensor is not None and vars(tensor).get(ARRAY) is array:
-                sources.append(tensor)
+            place = places.get(name)
+            if place is not None:
+                owner, key = place
+                # A row of a stacked array, and a view, have no array of their own.
+                if vars(owner[key]).get(ARRAY) is not array:
+                    return None
+                sources.append(place)
             elif id(array) in stacks:
-                sources.append(_Stack(stacks[id(array)]))
-            elif tensor is not None:
-                return None  # computes its array when it is read
+                sources.append((_Stack(stacks[id(array)]), None))
             else:
-                sources += map(_Held, jax.tree.leaves(array))
+                sources += [(_Table(part), None) for part in jax.tree.leaves(array)]
     numbers = {id(tensor): number for number, tensor in enumerate(forms.tensors)}
     leaves = call.divided.graph.leaves
     for leaf in call.divided.tensor_leaves:
         sources.append(numbers[id(leaves[leaf])])
-    shared = {number for number, _ in arguments.static.shared}
-    sources += [
-        tensor
-        for number, tensor in enumerate(call.state.tensors)
-        if number not in shared
-    ]
-    return sources
+    tensors = call.state.tensors
+    return [*sources, *((tensors, number) for number in range(len(tensors)))]

@@ -196,11 +196,8 @@ def divide_arguments(
             )
             arguments.append(Argument(name, "cache", structure))
         elif isinstance(leaf, torch.Generator):
-            # Its state is an argument of the program, so that a new one for each call
-            # is nothing new.
-            if leaf not in generators:
-                generators.append(leaf)
-            arguments.append(Argument(name, "generator", generators.index(leaf)))
+            number = _number_generator(leaf, generators)
+            arguments.append(Argument(name, "generator", number))
         elif ("argument", name) in varying and is_number(leaf) and not is_static(name):
             numbers["argument", name] = int(leaf)
             place = StaticValue(number_at(("argument", name)))
@@ -211,6 +208,22 @@ def divide_arguments(
     code = tuple(part for part in graph.code if _is_of_user(part))
     layout = Layout(graph.structure, names, tuple(arguments), code)
     return DividedArguments(arrays, cache_arrays, generators, layout, graph, numbers)
+
+
+def _number_generator(
+    generator: torch.Generator, generators: list[torch.Generator]
+) -> int | None:
+    """The number of a generator among those of the call, which get it if it is new;
+    None for torch's default one, which code that names none draws from, too.
+
+    Its state is an argument of the program, so that a new generator for each call is
+    nothing new.
+    """
+    if generator is torch.default_generator:
+        return None
+    if generator not in generators:
+        generators.append(generator)
+    return generators.index(generator)
 
 
 def _integer_dtype(leaf: Any) -> torch.dtype | None:

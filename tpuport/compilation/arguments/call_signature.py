@@ -45,6 +45,13 @@ class CallSignature:
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # the call itself says what is wrong
             return args, kwargs
+        kinds = {name: part.kind for name, part in signature.parameters.items()}
+        if any(
+            kinds[name] is inspect.Parameter.VAR_POSITIONAL and values
+            for name, values in bound.arguments.items()
+        ):
+            # They have their places behind all others.
+            return args, kwargs
         for name, value in list(bound.arguments.items()):
             default = signature.parameters[name].default
             is_default = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
 
 from tpuport.compat import index_checks, randomness
@@ -142,9 +143,12 @@ class FlatProgram:
 
         def run_program(*arrays: Any) -> list[Any]:
             nonlocal is_traced
-            if is_traced:
+            # Without tracers jax looks for the operation that made a NaN, or runs
+            # everything operation by operation.
+            is_trace = any(isinstance(array, Tracer) for array in arrays)
+            if is_traced and is_trace:
                 raise Retraced
-            is_traced = True
+            is_traced = is_traced or is_trace
             inputs = [arrays[places[number]] for number in range(self.count)]
             return evaluate(*inputs, *arrays[self.count :])
 

@@ -17,15 +17,7 @@ class NamedWeights:
 
     def of(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The parameters and buffers of a module by name, as torch lists them."""
-        if module not in self._slots:
-            self._slots[module] = [
-                (f"{prefix}.{name}" if prefix else name, owner, name)
-                for kind in TENSOR_DICTS
-                for prefix, part in module.named_modules()
-                for owner in (vars(part)[kind],)
-                for name in owner
-            ]
-        slots = self._slots[module]
+        slots = self._slots_of(module)
         tensors = {full_name: owner[name] for full_name, owner, name in slots}
         # A weight that has several names has the first of them.
         first_names = dict(
@@ -35,3 +27,22 @@ class NamedWeights:
             name: tensor for name, tensor in tensors.items()
             if tensor is not None and first_names[id(tensor)] == name
         }  # fmt: skip
+
+    def places(self, module: torch.nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
+        """By the name of each that a module may have, a dictionary and the name
+        there.
+        """
+        return {name: (owner, key) for name, owner, key in self._slots_of(module)}
+
+    def _slots_of(
+        self, module: torch.nn.Module
+    ) -> list[tuple[str, dict[str, Any], str]]:
+        if module not in self._slots:
+            self._slots[module] = [
+                (f"{prefix}.{name}" if prefix else name, owner, name)
+                for kind in TENSOR_DICTS
+                for prefix, part in module.named_modules()
+                for owner in (vars(part)[kind],)
+                for name in owner
+            ]
+        return self._slots[module]

@@ -56,6 +56,7 @@ class PythonState(StateWalk):
         tensors: on the device, that are not weights; arguments of the program beside
             these.
         host_tensors: on the host.
+        kept: what others keep as long as the state, by keys of their own.
         numbers: by path, those that are arguments of the program: the number of the
             object that has it, and the value.
     """
@@ -72,6 +73,7 @@ class PythonState(StateWalk):
         reachable = ReachableModules(function, code)
         super().__init__(reachable, varying)
         self.modules = reachable.modules if modules is None else list(modules)
+        self.kept: dict[Any, Any] = {}
         self._named_weights = NamedWeights()
         self._walk([start or function, *reachable.functions, *self.modules, *code])
         # Their arrays do not tell int32 from int64.
@@ -110,7 +112,7 @@ class PythonState(StateWalk):
         if tensors is None:
             return None
         renewed = copy.copy(self)
-        renewed.tensors = tensors
+        renewed.tensors, renewed.kept = tensors, {}
         renewed._tensor_numbers = {id(tensor): n for n, tensor in enumerate(tensors)}
         renewed.nodes, renewed._paths = list(self.nodes), list(self._paths)
         renewed.node_numbers = dict(self.node_numbers)
@@ -232,6 +234,12 @@ class PythonState(StateWalk):
             value for value in everything if isinstance(value, types.FunctionType)
         )
         return iter(sorted(functions, key=lambda f: is_library(f.__module__ or "")))
+
+    def weight_places(
+        self, module: torch.nn.Module
+    ) -> dict[str, tuple[dict[str, Any], str]]:
+        """Where each of these is: a dictionary of a module, and the name there."""
+        return self._named_weights.places(module)
 
     def named_weights(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The parameters and buffers of one of `modules` now, as torch names them."""
