@@ -12,7 +12,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import jax
 import jax.numpy as jnp
@@ -107,11 +107,18 @@ class MaskedSelection(Selection):
         rows: [N, ...] for all elements of the mask, in their order.
         mask: a bool array of N elements.
         axis: of the mask, whose coordinates the rows are; None for other rows.
+
+    Attributes:
+        is_used: whether there has been one in this process. Most models make none, and
+            to look for one among the arguments of each operator takes time.
     """
+
+    is_used: ClassVar[bool] = False
 
     def __init__(
         self, rows: torch.Tensor, mask: jax.Array, axis: int | None = None
     ) -> None:
+        MaskedSelection.is_used = True
         self._rows, self._mask, self._axis = rows, mask, axis
         self._trace = get_opaque_trace_state()
         self._tensor: torch.Tensor | None = None
@@ -235,7 +242,7 @@ def concerns(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
     """Whether a function is of selections, or gives some."""
     if not _is_on():
         return False
-    if _selections((args, kwargs)):
+    if MaskedSelection.is_used and _selections((args, kwargs)):
         return True
     return _asks_for_coordinates(func, args, kwargs or {}) and _is_meant()
 

@@ -211,10 +211,13 @@ class StateTrace:
             model, name = self._shared[number]
             show_weight(tensor, in_use[model].tensors[name])
         before = take_snapshots(self._state)
-        place_numbers(self._state, before)
-        self._before = [
-            snapshot._replace(contents=snapshot.container.read()) for snapshot in before
-        ]
+        self._before = before
+        if self._state.numbers:
+            place_numbers(self._state, before)
+            self._before = [
+                snapshot._replace(contents=snapshot.container.read())
+                for snapshot in before
+            ]
         self._host_before = self._state.host_tensors.values()
         try:
             with self._state.host_tensors.restored(self._host_before):
