@@ -182,7 +182,8 @@ class WarmCall:
         try:
             if results is None:
                 results = self._program.flat(arrays)
-        except Retraced:
+        except (Retraced, FloatingPointError):
+            # The prepared call captures the code anew, or says which line makes a NaN.
             return None
         return (self._program.result(results),)
 
