@@ -74,7 +74,11 @@ TAKEN = {
     "Gradient": (None, "autograd records nothing", "jax.grad"),
     "Backward": (None, "autograd records nothing", "jax.grad"),
     "Mapped": (None, "torch.func's transforms", "jax.vmap"),
-    "Eigenvalues": (None, "uses eig, which jax has for CPUs", "on the host before the call"),
+    "Eigenvalues": (
+        None,
+        "is computed on the host, which a program for a described TPU cannot call",
+        "outside of the compiled function",
+    ),
 }
 
 
