@@ -12,10 +12,9 @@ and of which generators, is counted while it is traced (`program_stream`).
 """
 
 import contextlib
-import sys
 import threading
 import weakref
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +25,8 @@ from jax.core import Tracer, eval_context
 from jax.extend.core import get_opaque_trace_state
 
 from tpuport.base.temporary import temporary_attributes
-from tpuport.compat.user_frames import stack_depth, user_line
+from tpuport.compat.program_keys import LoopGuard, ProgramKeys, Source
+from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import outside_of_modes
 
@@ -41,9 +41,6 @@ _are_processes_compared = False
 _get_state = torch.Generator.get_state
 _set_state = torch.Generator.set_state
 
-# A generator as a program knows it: None for torch's default one, the number of a
-# generator among the arguments of the call, or a weak reference to any other.
-Source = int | weakref.ref | None
 Draws = tuple[tuple[Source, int], ...]
 
 
@@ -57,52 +54,6 @@ class MoreKeysNeeded(Exception):
     def __init__(self, draws: Draws) -> None:
         super().__init__()
         self.draws = draws
-
-
-@jax.tree_util.register_pytree_node_class
-class ProgramKeys:
-    """The keys of a program's draws: for each source [N, 2] words, for N draws."""
-
-    def __init__(self, sources: Sequence[Source], arrays: Sequence[Any]) -> None:
-        self.sources = tuple(sources)
-        self.arrays = tuple(arrays)
-
-    def tree_flatten(self) -> tuple[tuple[Any, ...], Hashable]:
-        """The arrays, and what a program is made for."""
-        return self.arrays, self.sources
-
-    @classmethod
-    def tree_unflatten(cls, sources: Any, arrays: Any) -> "ProgramKeys":
-        """The opposite of `tree_flatten`."""
-        return cls(sources, arrays)
-
-    def by_source(self) -> dict[Source, Any]:
-        """The array of each source."""
-        return dict(zip(self.sources, self.arrays, strict=True))
-
-
-class _Place:
-    """Where a stream begins: the trace, and the depth of Python's stack."""
-
-    def __init__(self) -> None:
-        self._trace = get_opaque_trace_state()
-        self._depth = stack_depth()
-
-    def check_loops(self) -> None:
-        """Raise an error if the current line is in a loop of jax's, entered since, that
-        would repeat a draw.
-        """
-        if get_opaque_trace_state() == self._trace:
-            return
-        frame: Any = sys._getframe()
-        for _ in range(stack_depth() - self._depth):
-            if frame.f_code.co_filename.endswith("control_flow/loops.py"):
-                raise PortError(
-                    "a random number is drawn inside of a jax.lax loop, and would be the same in each iteration",
-                    where=user_line(),
-                    fix="draw all numbers before the loop, or loop in Python",
-                )
-            frame = frame.f_back
 
 
 class _ProgramStream:
@@ -122,7 +73,7 @@ class _ProgramStream:
     """
 
     def __init__(self, keys: ProgramKeys | None, *, has_all_keys: bool = True) -> None:
-        self.place = _Place()
+        self.place = LoopGuard()
         self._has_all_keys = has_all_keys
         self.has_too_few_keys = False
         self.default_draws = 0
@@ -203,7 +154,7 @@ class _LoopStream:
     """
 
     def __init__(self, outside: "_Stream", index: Any) -> None:
-        self.place = _Place()
+        self.place = LoopGuard()
         self._outside = outside
         self._index = index
         self._positions: dict[Source, int] = {}
