@@ -185,6 +185,7 @@ def test_other_arguments_are_other_calls() -> None:
     x, y = torch.randn(2, 4), torch.randn(2, 4)
     calls: list[tuple[tuple, dict]] = [
         ((x,), {}), ((x, y), {}), ((x, x), {}), ((x,), {"power": 2}), ((x,), {"power": True}), ((x,), {"y": y}),
+        ((x,), {"power": 2.0}), ((x,), {"power": -0.0}),
         ((x[:1],), {}), ((x.double(),), {}), ((x, None, 2), {}),
     ]  # fmt: skip
     for _ in range(2):

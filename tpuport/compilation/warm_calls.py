@@ -99,6 +99,10 @@ def find_forms(args: tuple, kwargs: dict[str, Any]) -> Forms | None:
         if cls in _PLAIN:
             key.append((cls, value))
             continue
+        if cls is float:
+            # By its digits: 0.0 is not -0.0, and NaN is NaN.
+            key.append((cls, value.hex()))
+            continue
         if cls is device_class:
             array = vars(value).get(ARRAY)
             if not isinstance(array, jax.Array) or isinstance(array, Tracer):
