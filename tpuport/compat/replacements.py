@@ -1,11 +1,11 @@
 """Install the operators that torchax lacks or gets wrong into its environment, and
 remove them again.
 
-`tpuport.compat.operators` has one topic a file; each lists its `LOWERINGS` (torch
-operator to implementation, through torchax's own `Environment.override_op_definition`)
-and its `METHODS` (of torchax's classes, which no operator table reaches). The topics,
-and what changes torch itself, are loaded by name: they convert tensors, which needs the
-environment that this module completes.
+The topics are the files of `tpuport.compat.operators` and `tpuport.compat.randomness`
+that list `LOWERINGS` (torch operator to implementation, through torchax's own
+`Environment.override_op_definition`) and `METHODS` (of torchax's classes, which no
+operator table reaches). The topics, and what changes torch itself, are loaded by name:
+they convert tensors, which needs the environment that this module completes.
 """
 
 import functools
@@ -21,10 +21,11 @@ from tpuport.base.temporary import ABSENT, restore_attribute
 from tpuport.internals.torchax_internals import operators
 
 if TYPE_CHECKING:
-    from tpuport.compat.operators.declarations import Lowering, Method
+    from tpuport.compat.declarations import Lowering, Method
 
 logger = logging.getLogger("tpuport")
 
+_PACKAGES = ("tpuport.compat.operators", "tpuport.compat.randomness")
 _saved_lowerings: dict[Any, Any] = {}
 _saved_methods: dict[tuple[str, str], Any] = {}
 
@@ -43,15 +44,13 @@ def methods() -> Iterator["Method"]:
 
 @functools.cache
 def _topics() -> tuple[ModuleType, ...]:
-    package = importlib.import_module("tpuport.compat.operators")
-    names = [
-        module.name
+    packages = map(importlib.import_module, _PACKAGES)
+    modules = [
+        importlib.import_module(f"{package.__name__}.{module.name}")
+        for package in packages
         for module in pkgutil.iter_modules(package.__path__)
-        if module.name != "declarations"
     ]
-    return tuple(
-        importlib.import_module(f"{package.__name__}.{name}") for name in names
-    )
+    return tuple(module for module in modules if hasattr(module, "LOWERINGS"))
 
 
 def _changes_of_torch() -> list[ModuleType]:

@@ -10,7 +10,7 @@ import torch
 
 from tpuport.compat import narrowing
 from tpuport.compat.convert import is_ported, jax_dtype, wrap
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays, overloads
 from tpuport.compat.operators.promotion import (
     COMPLEX,
     Operand,
@@ -22,7 +22,6 @@ from tpuport.compat.operators.promotion import (
     result_dtype,
     signed_power,
 )
-from tpuport.compat.operators.samplers import overloads
 from tpuport.errors import MissingDtypeError
 
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.host_operators import on_host
 
 Function = Callable[[jax.Array], jax.Array]

@@ -21,7 +21,7 @@ from tpuport.compat.convert import (
     to_jax,
     wrap,
 )
-from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
+from tpuport.compat.declarations import Lowering, Method, on_arrays
 from tpuport.compat.view_steps import on_twins
 from tpuport.internals.torch_internals import reference_function
 from tpuport.internals.torchax_internals import initialize_tensor

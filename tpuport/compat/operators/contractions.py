@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays
 
 
 def einsum(equation: str, *operands: Any) -> torch.Tensor:

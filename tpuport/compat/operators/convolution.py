@@ -15,8 +15,8 @@ import torch
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require
+from tpuport.compat.argument_checks import require
+from tpuport.compat.declarations import Lowering, on_arrays
 
 _mesh: ContextVar[Mesh | None] = ContextVar("tpuport_operators_mesh", default=None)
 

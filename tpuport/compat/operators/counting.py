@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from tpuport.compat import index_checks
+from tpuport.compat.argument_checks import is_known, require
 from tpuport.compat.convert import jax_dtype, wrap
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.in_place import in_place
-from tpuport.compat.operators.samplers import is_known, require
 
 
 def bincount(

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require
+from tpuport.compat.argument_checks import require
+from tpuport.compat.declarations import Lowering, on_arrays
 
 _BY_PRODUCTS = "use_mm_for_euclid_dist"
 _BY_PRODUCTS_OF_MANY = "use_mm_for_euclid_dist_if_necessary"

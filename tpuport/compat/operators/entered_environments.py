@@ -5,7 +5,7 @@ one flag for all, which the first thread to leave takes from the others.
 import threading
 from typing import Any, Final
 
-from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.declarations import Lowering, Method
 
 _thread = threading.local()
 

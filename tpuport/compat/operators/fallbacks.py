@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.convert import as_jax, assign, jax_dtype
-from tpuport.compat.operators.declarations import Method
+from tpuport.compat.declarations import Method
 from tpuport.compat.operators.in_place import can_cast, in_place
 from tpuport.compat.replacements import original
 from tpuport.internals.torch_internals import (

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tpuport.compat.convert import is_ported
-from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.declarations import Lowering, Method
 from tpuport.internals.torch_internals import (
     OPTIMIZERS_OVER_LISTS,
     group_tensors,

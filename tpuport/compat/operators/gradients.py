@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tpuport.compat.convert import is_ported
-from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.declarations import Lowering, Method
 from tpuport.compat.replacements import original
 from tpuport.errors import PortError
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays
 
 _BILINEAR, _NEAREST, _BICUBIC = range(3)
 _ZEROS, _BORDER, _REFLECTION = range(3)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require_values
+from tpuport.compat.argument_checks import require_values
+from tpuport.compat.declarations import Lowering, on_arrays
 
 
 def histc(x: jax.Array, bins: int = 100, min: float = 0, max: float = 0) -> jax.Array:  # noqa: A002 - torch's names

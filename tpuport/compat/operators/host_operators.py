@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jax.custom_derivatives import SymbolicZero
 
+from tpuport.compat.argument_checks import is_known
 from tpuport.compat.convert import (
     is_ported,
     jax_dtype,
@@ -24,9 +25,8 @@ from tpuport.compat.convert import (
     to_torch,
     wrap,
 )
+from tpuport.compat.declarations import Lowering
 from tpuport.compat.host_callbacks import call_host, require_callback
-from tpuport.compat.operators.declarations import Lowering
-from tpuport.compat.operators.samplers import is_known
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import (
     OpOverload,

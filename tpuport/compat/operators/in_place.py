@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tpuport.compat.convert import jax_dtype
-from tpuport.compat.operators.declarations import Lowering
+from tpuport.compat.declarations import Lowering
 from tpuport.compat.operators.promotion import kind_rank
 
 _aten = torch.ops.aten

@@ -28,7 +28,7 @@ from tpuport.compat.convert import (
     to_torch,
     wrap,
 )
-from tpuport.compat.operators.declarations import Lowering, Method
+from tpuport.compat.declarations import Lowering, Method
 from tpuport.compat.operators.index_bounds import check_index
 from tpuport.compat.operators.masked_selection import (
     MaskedSelection,

@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported, wrap
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.index_bounds import may_hold
 from tpuport.compat.operators.promotion import Operand, compute, result_dtype
 from tpuport.internals import torch_internals

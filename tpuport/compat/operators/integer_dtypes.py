@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import is_ported, wrap
-from tpuport.compat.operators.declarations import Method
+from tpuport.compat.declarations import Method
 from tpuport.internals.torch_internals import (
     make_wrapper,
     torch_pytree,

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.argument_checks import require
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.matrix_failures import refusing
-from tpuport.compat.operators.samplers import require
 
 
 def eigh(

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.argument_checks import require
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.host_operators import on_host
-from tpuport.compat.operators.samplers import require, store
+from tpuport.compat.outputs import store
 
 
 def lu_solve(

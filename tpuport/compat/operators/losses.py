@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat.argument_checks import is_known, require
 from tpuport.compat.convert import to_jax
-from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import is_known, require
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.internals.torch_internals import decompositions
 
 Lengths = jax.Array | Sequence[int]

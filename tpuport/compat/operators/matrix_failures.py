@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat.argument_checks import is_known
 from tpuport.compat.convert import to_torch
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.linear_systems import (
     first_without_pivot,
     solve_by_factors,
 )
-from tpuport.compat.operators.samplers import is_known
 from tpuport.compat.view_steps import on_twins
 
 

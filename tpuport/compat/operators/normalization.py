@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import as_jax, as_torch
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays
 
 # A torchax tensor or view, which is written to.
 Running = Any

@@ -13,9 +13,9 @@ import torch
 from jax.core import Tracer
 
 from tpuport.compat import index_checks
+from tpuport.compat.argument_checks import require
 from tpuport.compat.convert import as_jax, is_ported
-from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require
+from tpuport.compat.declarations import Lowering, on_arrays
 
 
 def _sortable(x: jax.Array) -> jax.Array:

@@ -28,8 +28,8 @@ from tpuport.compat.convert import (
     to_torch,
     wrap,
 )
+from tpuport.compat.declarations import Method
 from tpuport.compat.inference_mode import without_inference_mode
-from tpuport.compat.operators.declarations import Method
 from tpuport.compat.replacements import original
 from tpuport.compat.runtime import environment, on_device
 from tpuport.errors import PortError

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.complex_functions import FUNCTIONS
-from tpuport.compat.operators.declarations import Lowering, on_arrays
 
 
 def _widened(x: jax.Array) -> jax.Array:

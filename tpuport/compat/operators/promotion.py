@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.compat.argument_checks import require
 from tpuport.compat.convert import jax_dtype
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.complex_functions import quotient
-from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require
 
 Sized = jax.Array | np.ndarray | np.number | np.bool_
 Operand = Sized | bool | int | float | complex

@@ -20,6 +20,7 @@ import torch
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from tpuport.compat.convert import wrap
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.digit_products import multiply_groups
 from tpuport.compat.few_bits import (
     MXFP4_GROUP,
@@ -29,7 +30,6 @@ from tpuport.compat.few_bits import (
     without_gradient,
 )
 from tpuport.compat.operators.convolution import mesh_of
-from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.linear_algebra import linear
 from tpuport.hardware import target_generation
 

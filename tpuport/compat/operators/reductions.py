@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from tpuport.compat.convert import jax_dtype
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.complex_functions import absolute
-from tpuport.compat.operators.declarations import Lowering, on_arrays
 from tpuport.compat.operators.host_operators import on_host
 from tpuport.errors import MissingDtypeError
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from tpuport.compat import aliasing, view_steps
+from tpuport.compat.argument_checks import is_known
 from tpuport.compat.convert import assign, is_ported, jax_dtype, to_device, to_jax, wrap
-from tpuport.compat.operators.declarations import Lowering, Method, on_arrays
-from tpuport.compat.operators.samplers import is_known
+from tpuport.compat.declarations import Lowering, Method, on_arrays
 from tpuport.errors import PortError
 from tpuport.internals import torch_internals
 from tpuport.internals.torchax_internals import array_of

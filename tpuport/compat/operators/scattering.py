@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require
+from tpuport.compat.argument_checks import require
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.slice_writes import write_slices
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat.operators.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Lowering, on_arrays
 
 
 def digamma(x: jax.Array) -> jax.Array:

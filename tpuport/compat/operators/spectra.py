@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from tpuport.compat.argument_checks import require, require_values
+from tpuport.compat.declarations import Lowering, on_arrays
 from tpuport.compat.operators.convolution import undivided
-from tpuport.compat.operators.declarations import Lowering, on_arrays
-from tpuport.compat.operators.samplers import require, require_values
 
 # What torch takes for no window at all.
 _LEAST_WEIGHT = 1e-11

@@ -9,7 +9,7 @@ import torch
 
 from tpuport.compat import aliasing, view_steps
 from tpuport.compat.convert import assign, wrap
-from tpuport.compat.operators.declarations import Lowering
+from tpuport.compat.declarations import Lowering
 from tpuport.errors import PortError
 from tpuport.internals.torchax_internals import array_of
 

@@ -9,8 +9,8 @@ import torch
 
 from tpuport.compat import aliasing, view_steps
 from tpuport.compat.convert import assign, is_ported
+from tpuport.compat.declarations import Method
 from tpuport.compat.loaded_tensors import LoadedStorage
-from tpuport.compat.operators.declarations import Method
 from tpuport.compat.operators.outside import Ported, is_traced, refuse_operation
 from tpuport.compat.replacements import original
 from tpuport.errors import PortError

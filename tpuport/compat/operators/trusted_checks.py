@@ -24,7 +24,7 @@ from jax.core import Tracer
 from tpuport.base.temporary import temporary_attributes
 from tpuport.compat import index_checks
 from tpuport.compat.convert import as_jax, is_ported
-from tpuport.compat.operators.declarations import Method
+from tpuport.compat.declarations import Method
 from tpuport.compat.user_frames import is_of_model_library
 
 logger = logging.getLogger("tpuport")

@@ -12,17 +12,17 @@ import torch
 from jax.core import Tracer
 
 from tpuport.compat import aliasing, autocast, differentiation, view_steps
+from tpuport.compat.argument_checks import require
 from tpuport.compat.convert import as_jax, is_ported, wrap
+from tpuport.compat.declarations import Lowering, Method
 from tpuport.compat.operators import (
     argument_dtypes,
     device_placement,
     expectations,
     module_arguments,
 )
-from tpuport.compat.operators.declarations import Lowering, Method
 from tpuport.compat.operators.outside import without_values
-from tpuport.compat.operators.random_placement import as_program_draw, is_program_draw
-from tpuport.compat.operators.samplers import require
+from tpuport.compat.randomness.placement import as_program_draw, is_program_draw
 from tpuport.internals.torch_internals import OpOverload, share_storage
 from tpuport.internals.torchax_internals import TENSOR_ATTRIBUTES
 

@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.core import Tracer
 
-from tpuport.compat.convert import as_jax, assign, jax_dtype, wrap
-from tpuport.compat.distributions import (
+from tpuport.compat.argument_checks import is_known, require, require_values
+from tpuport.compat.convert import as_jax, jax_dtype
+from tpuport.compat.declarations import Lowering, overloads
+from tpuport.compat.outputs import store
+from tpuport.compat.randomness.distributions import (
     categories,
     coins,
     gaussian,
@@ -22,8 +24,7 @@ from tpuport.compat.distributions import (
     repeated_categories,
     unit,
 )
-from tpuport.compat.operators.declarations import Lowering
-from tpuport.compat.randomness import next_key
+from tpuport.compat.randomness.streams import next_key
 
 # What torch's messages call types.
 _C_NAMES = {
@@ -44,30 +45,6 @@ _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format"})
 # Largest integers up to which every one is a number of the type: the range of
 # `random_()` of floats.
 MANTISSA_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
-
-
-def is_known(*values: Any) -> bool:
-    """Whether arguments have values now: none is one that only a program knows."""
-    return not any(isinstance(value, Tracer) for value in values)
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise torch's own error for an argument."""
-    if not condition:
-        raise RuntimeError(message)
-
-
-def require_values(predicate: Callable[..., Any], *values: Any, message: str) -> None:
-    """Raise torch's own error for the values of arrays or numbers; those that only a
-    program knows are not checked.
-
-    Args:
-        predicate: what must hold, of every element.
-    """
-    if is_known(*values):
-        # Also for numbers in a trace, which jax would make a part of the program.
-        with jax.ensure_compile_time_eval():
-            require(bool(jnp.all(predicate(*map(jnp.asarray, values)))), message)
 
 
 def shape_of(sizes: tuple, size: Any = None) -> tuple[int, ...]:
@@ -119,21 +96,6 @@ def require_floating(dtype: np.dtype, kernel: str) -> None:
 
 def _type_name(dtype: np.dtype) -> str:
     return _NAMES.get(np.dtype(dtype).name, np.dtype(dtype).name)
-
-
-def store(out: torch.Tensor | None, array: jax.Array) -> torch.Tensor:
-    """A new tensor of an array, or the one that a caller wants it in."""
-    if out is None:
-        return wrap(array)
-    return write(out, array.astype(out.jax().dtype))  # type: ignore[attr-defined]
-
-
-def write(tensor: Any, array: jax.Array) -> Any:
-    """Put new values into a tensor, on the devices that had the old ones."""
-    old = tensor.jax()
-    if is_known(old, array) and old.shape == array.shape:
-        array = jax.device_put(array, old.sharding)
-    return assign(tensor, array)
 
 
 def _constructor(sampler: Callable[..., jax.Array], kernel: str) -> Callable[..., Any]:
@@ -404,14 +366,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_standard_gamma": standard_gamma,
     "_sample_dirichlet": dirichlet,
 }
-
-
-def overloads(name: str) -> list[Any]:
-    """An operator of aten, and each of its overloads: torchax's own entry for one would
-    come first.
-    """
-    packet = getattr(_aten, name)
-    return [packet, *(getattr(packet, overload) for overload in packet.overloads())]
 
 
 LOWERINGS = (

@@ -6,24 +6,22 @@ import jax
 import numpy as np
 import torch
 
-from tpuport.compat import randomness
+from tpuport.compat.argument_checks import is_known
 from tpuport.compat.convert import is_ported, to_jax, wrap
+from tpuport.compat.declarations import Method
 from tpuport.compat.host_callbacks import call_host, require_callback
-from tpuport.compat.operators.declarations import Method
-from tpuport.compat.operators.samplers import is_known
+from tpuport.compat.randomness import streams
 from tpuport.compat.replacements import original
 
 
 def sample(distribution: Any, sample_shape: Any = ()) -> torch.Tensor:
     """`VonMises.sample`."""
-    if not (is_ported(distribution.loc) or randomness.is_traced()):
+    if not (is_ported(distribution.loc) or streams.is_traced()):
         return original("VonMises", "sample")(distribution, torch.Size(sample_shape))
     location = to_jax(distribution.loc)
     shape = (*sample_shape, *distribution.batch_shape)
     return wrap(
-        angles(
-            randomness.next_key(), shape, location, to_jax(distribution.concentration)
-        )
+        angles(streams.next_key(), shape, location, to_jax(distribution.concentration))
     )
 
 

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat import distributions
+from tpuport.compat.argument_checks import require
 from tpuport.compat.convert import as_jax, jax_dtype, wrap
-from tpuport.compat.operators import samplers
-from tpuport.compat.operators.declarations import Lowering
-from tpuport.compat.operators.samplers import require, write
-from tpuport.compat.randomness import next_key
+from tpuport.compat.declarations import Lowering, overloads
+from tpuport.compat.outputs import write
+from tpuport.compat.randomness import distributions, samplers
+from tpuport.compat.randomness.streams import next_key
 
 # Each: (array that is filled, generator, parameters of the distribution) -> new array.
 
@@ -204,13 +204,13 @@ LOWERINGS = (
     *(
         Lowering(target, _filling(sampler), _REASON)
         for name, sampler in _SAMPLERS.items()
-        for target in samplers.overloads(f"{name}_")
+        for target in overloads(f"{name}_")
     ),
     *(
         Lowering(target, _functional(sampler), _REASON)
         for name, sampler in _SAMPLERS.items()
         if name not in _OWN_FUNCTIONS
-        for target in samplers.overloads(name)
+        for target in overloads(name)
     ),
     Lowering(_aten.normal_functional, _functional(_normal), _REASON),
     Lowering(_aten.rrelu_with_noise, rrelu_with_noise, _REASON),

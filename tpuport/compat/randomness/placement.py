@@ -14,20 +14,20 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from tpuport.compat import distributions, missing_cuda, random_states, randomness
+from tpuport.compat import missing_cuda
+from tpuport.compat.argument_checks import is_known, require_values
 from tpuport.compat.convert import as_jax, is_ported, to_device, wrap
-from tpuport.compat.operators import samplers
-from tpuport.compat.operators.declarations import Lowering, Method
-from tpuport.compat.operators.samplers import (
+from tpuport.compat.declarations import Lowering, Method, overloads
+from tpuport.compat.outputs import store
+from tpuport.compat.randomness import distributions, generator_states, streams
+from tpuport.compat.randomness.samplers import (
     check_placement,
     dtype_of,
     finished,
     require_floating,
-    require_values,
     shape_of,
-    store,
 )
-from tpuport.compat.randomness import next_key
+from tpuport.compat.randomness.streams import next_key
 from tpuport.compat.view_steps import on_twins
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
@@ -123,7 +123,7 @@ def is_all_true(tensor: Any) -> Any:
     unknown values are taken for valid.
     """
     array = tensor.jax()
-    return wrap(jnp.all(array)) if samplers.is_known(array) else torch.tensor(True)
+    return wrap(jnp.all(array)) if is_known(array) else torch.tensor(True)
 
 
 def is_program_draw(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
@@ -132,7 +132,7 @@ def is_program_draw(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """
     return (
         function in _SAMPLERS
-        and randomness.is_traced()
+        and streams.is_traced()
         and _is_training(function, args, kwargs)
     )
 
@@ -187,7 +187,7 @@ def _manual_seed(self: Any, key: Any) -> None:
 
 def _check_seed(seed: int) -> None:
     """What `torch.manual_seed` calls for devices other than its own."""
-    random_states.check_manual_seed()
+    generator_states.check_manual_seed()
 
 
 _Generator = torch.Generator
@@ -210,7 +210,7 @@ class _GeneratorKind(type):
             raise missing_cuda.explanation(
                 'torch.Generator("cuda"): torch.Generator() draws on the device too'
             )
-        return random_states.WatchedGenerator(
+        return generator_states.WatchedGenerator(
             "cpu" if kind in ("jax", "privateuseone") else device
         )
 
@@ -232,7 +232,7 @@ class _ValidateKnownValues:
         self._default = default
 
     def __get__(self, instance: Any, owner: type) -> bool:
-        return self._default and not randomness.is_traced()
+        return self._default and not streams.is_traced()
 
 
 _FUNCTION_NAMES = (
@@ -253,7 +253,7 @@ _NOISY_NAMES = ("rrelu_with_noise", "rrelu_with_noise_")
 
 
 def _all_overloads(*names: str) -> set[Any]:
-    return set(itertools.chain.from_iterable(map(samplers.overloads, names)))
+    return set(itertools.chain.from_iterable(map(overloads, names)))
 
 
 _FILLING = frozenset(
@@ -283,12 +283,12 @@ LOWERINGS = (
     Lowering(torch.normal, _placed(normal, torch.normal), _REASON),
     *(
         Lowering(target, _placed(randperm, torch.randperm), _REASON)
-        for target in samplers.overloads("randperm")
+        for target in overloads("randperm")
     ),
     Lowering(torch.ops.aten._is_all_true.default, is_all_true, "has no lowering"),
     *(
         Lowering(target, _placed(normal, torch.normal), _REASON)
-        for target in samplers.overloads("normal")
+        for target in overloads("normal")
     ),
 )
 _is_not_meta = property(lambda self: False)
@@ -316,22 +316,22 @@ METHODS = (
         Method(module, function.__name__, function, _STATE_REASON)
         for module in ("torch", "torch.random")
         for function in (
-            random_states.get_rng_state,
-            random_states.set_rng_state,
-            random_states.initial_seed,
-            random_states.seed,
+            generator_states.get_rng_state,
+            generator_states.set_rng_state,
+            generator_states.initial_seed,
+            generator_states.seed,
         )
     ),
     Method(
         "device_module",
         "get_rng_state",
-        random_states.get_rng_state,
+        generator_states.get_rng_state,
         "has no state to save",
     ),
     Method(
         "device_module",
         "set_rng_state",
-        random_states.set_rng_state,
+        generator_states.set_rng_state,
         "has no state to restore",
     ),
 )

@@ -25,7 +25,7 @@ from jax.core import Tracer, eval_context
 from jax.extend.core import get_opaque_trace_state
 
 from tpuport.base.temporary import temporary_attributes
-from tpuport.compat.program_keys import LoopGuard, ProgramKeys, Source
+from tpuport.compat.randomness.program_keys import LoopGuard, ProgramKeys, Source
 from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import outside_of_modes
@@ -37,7 +37,7 @@ _WORDS_PER_KEY = 2
 # Keys of each generator in the first trace of a program.
 _FIRST_ROWS = 64
 _are_processes_compared = False
-# Also while a program is traced, where `random_states` refuses the methods.
+# Also while a program is traced, where `generator_states` refuses the methods.
 _get_state = torch.Generator.get_state
 _set_state = torch.Generator.set_state
 

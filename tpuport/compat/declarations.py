@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from tpuport.internals.mechanism import Mechanism
 
 
@@ -61,3 +63,11 @@ def on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         return env.j2t_iso(function(*args, **kwargs))
 
     return lowering
+
+
+def overloads(name: str) -> list[Any]:
+    """An operator of aten, and each of its overloads: torchax's own entry for one would
+    come first.
+    """
+    packet = getattr(torch.ops.aten, name)
+    return [packet, *(getattr(packet, overload) for overload in packet.overloads())]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpuport.compat import randomness
+from tpuport.compat.randomness import streams
 from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
 
@@ -34,7 +34,7 @@ def get_rng_state(device: Any = None) -> torch.Tensor:
     Raises:
         PortError: compiled code calls it.
     """
-    program = randomness.traced_program()
+    program = streams.traced_program()
     if program is None:
         return _get_rng_state()
     if _calling_package() != "torch":
@@ -51,7 +51,7 @@ def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
         PortError: compiled code calls it, or has drawn numbers inside of a `fork_rng`
             that ends.
     """
-    program = randomness.traced_program()
+    program = streams.traced_program()
     if program is not None:
         if _calling_package() != "torch":
             _refuse("torch.set_rng_state", _SET)
@@ -101,7 +101,7 @@ class WatchedGenerator(torch.Generator):
     """
 
     def __init__(self, device: Any = "cpu") -> None:
-        program = randomness.traced_program()
+        program = streams.traced_program()
         self._program = None if program is None else weakref.ref(program)
 
     def get_state(self) -> torch.Tensor:
@@ -129,7 +129,7 @@ class WatchedGenerator(torch.Generator):
         return super().seed()
 
     def _check_use(self, name: str, harm: str) -> None:
-        program = randomness.traced_program()
+        program = streams.traced_program()
         is_its_own = self._program is not None and self._program() is program
         if not is_its_own:
             _refuse_in_program(f"torch.Generator.{name}", harm)
@@ -142,7 +142,7 @@ def _calling_package() -> str:
 
 
 def _refuse_in_program(name: str, harm: str) -> None:
-    if randomness.is_traced():
+    if streams.is_traced():
         _refuse(name, harm)
 
 

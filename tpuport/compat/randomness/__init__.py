@@ -1,0 +1,43 @@
+"""Random numbers: from torch's generators, on the device, the same eagerly and in a
+program.
+
+A draw passes these files: `samplers`, `samplers_in_place` and `von_mises` are torch's
+operators, and `placement` says which of them draw on the device; `streams` gives each
+draw a key, from a generator or from the arguments of the program that is being traced
+(`program_keys`); `distributions` makes the numbers of a key. `generator_states` is what
+code may do with the generators themselves.
+"""
+
+from tpuport.compat.randomness.program_keys import ProgramKeys
+from tpuport.compat.randomness.streams import (
+    Draws,
+    MoreKeysNeeded,
+    any_stream,
+    call_generator,
+    call_generators,
+    example_keys,
+    first_keys,
+    is_traced,
+    iteration,
+    next_key,
+    program_stream,
+    restored,
+    take_keys,
+)
+
+__all__ = [
+    "Draws",
+    "MoreKeysNeeded",
+    "ProgramKeys",
+    "any_stream",
+    "call_generator",
+    "call_generators",
+    "example_keys",
+    "first_keys",
+    "is_traced",
+    "iteration",
+    "next_key",
+    "program_stream",
+    "restored",
+    "take_keys",
+]
