@@ -1,5 +1,6 @@
 """Weights as arguments, static flags, donated caches, counted compilations, programs kept on disk."""
 
+import array
 import copy
 import datetime as dt
 import functools
@@ -255,7 +256,7 @@ def test_weights_on_the_host_and_odd_arguments_are_errors(pair: tuple) -> None:
     with pytest.raises(PortError, match=r"tpuport\.port"):
         tpuport.compile(pair[0])(IDS)
     with pytest.raises(PortError, match="neither a tensor nor hashable"):
-        tpuport.compile(pair[1])(IDS, labels=bytearray(2))
+        tpuport.compile(pair[1])(IDS, labels=array.array("b", [0, 0]))
     with pytest.raises(PortError, match="CompiledFunction, which cannot be compiled"):
         tpuport.compile(tpuport.compile(pair[1]))
 

@@ -25,18 +25,21 @@ from tpuport.compilation.model_weights import use_weights
 from tpuport.compilation.shared_tensors import weights_shown
 from tpuport.errors import PortError
 from tpuport.internals.torchax_internals import ARRAY
+from tpuport.objects.object_parts import (
+    ABSENT,
+    PLAIN,
+    Container,
+    Dictionary,
+    Items,
+    leads_to_traced,
+)
 from tpuport.objects.state.python_state import PythonState
-from tpuport.objects.state.python_values import PLAIN
-from tpuport.objects.state.reachable import ABSENT
-from tpuport.objects.state.state_containers import Container, Items
 from tpuport.objects.state.state_places import (
     WEIGHTS,
     Snapshot,
     assigning_line,
     containers_of,
     is_same,
-    item_path,
-    leads_to_traced,
     take_snapshots,
 )
 
@@ -256,21 +259,19 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
         return
     items = container.read()
     # A module's dictionaries are attributes of it, and have snapshots of their own.
-    own_containers = list(containers_of(state.nodes[location.node]).values())
+    own_dictionaries = {
+        id(own.items)
+        for own in containers_of(state.nodes[location.node]).values()
+        if isinstance(own, Dictionary)
+    }
     for name, value in list(items.items()):
         former = before.get(name, ABSENT)
         is_counter = _is_counter(_start(former), value, container)
         # What the state knows as an object has a snapshot of its own.
-        is_traced = id(value) not in state.node_numbers and leads_to_traced(
-            value, set()
-        )
-        is_own_container = any(own.is_object(value) for own in own_containers)
-        if is_own_container or (not is_counter and not is_traced):
+        is_traced = id(value) not in state.node_numbers and leads_to_traced(value)
+        if id(value) in own_dictionaries or (not is_counter and not is_traced):
             continue
-        # A variable has its own name, and a list a number for each item.
-        path = state.path(location.node)
-        if location.part != "variable":
-            path = item_path(path, location.part, name)
+        path = container.path_of(state.path(location.node), name)
         start = _start(former) if is_counter else _NoStart.TENSOR
         start = _NoStart.ABSENT if start is ABSENT else start
         lost = LostValue(path, loop, assigning_line(state, path), start)

@@ -22,12 +22,11 @@ from tpuport.compat.operators.strided_views import join_memory
 from tpuport.compat.tracing import trace_lock
 from tpuport.hardware import process_watch
 from tpuport.internals.torchax_internals import ARRAY, array_of
+from tpuport.objects.object_parts import NamedContainer
 from tpuport.objects.state.python_state import PythonState
-from tpuport.objects.state.state_containers import NamedContainer
 from tpuport.objects.state.state_places import (
     WEIGHTS,
     Snapshot,
-    item_path,
     take_snapshots,
 )
 
@@ -190,7 +189,7 @@ def _tensors_in(
     path = state.path(snapshot.location.node)
     for name, value in snapshot.contents.items():
         for tensor in _parts(value):
-            yield item_path(path, snapshot.location.part, name), tensor
+            yield snapshot.container.path_of(path, name), tensor
 
 
 def _parts(value: Any) -> Iterator[torch.Tensor]:

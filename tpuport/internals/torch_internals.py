@@ -399,7 +399,7 @@ def dictionary_versions() -> Callable[[dict], int]:
 
 def _do_versions_follow_changes() -> bool:
     """Whether the version of a dictionary is another one after each kind of change, and
-    the same as long as nothing changes.
+    the same as long as nothing changes; an equal dictionary has another one.
     """
     version_of = dictionary_versions()
 
@@ -412,6 +412,9 @@ def _do_versions_follow_changes() -> bool:
     [of_class] = [
         part for part in gc.get_referents(vars(Owner)) if isinstance(part, dict)
     ]
+
+    if version_of(dict(namespace)) == version_of(namespace):
+        return False
 
     def assign(value: object) -> None:
         # More than once, as Python has faster instructions for code that runs often.

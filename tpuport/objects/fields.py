@@ -27,6 +27,7 @@ import torch
 from jax import tree_util
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
+from tpuport.objects.object_parts import slots
 from tpuport.objects.traced_numbers import TracedNumber, rebuild_number
 
 Skeleton = tuple
@@ -172,25 +173,6 @@ def _labels(skeleton: Skeleton, path: str) -> Iterator[str]:
             steps = [f"[{key!r}]" for key in keys or range(len(items))]
         for step, item in zip(steps, items, strict=True):
             yield from _labels(item, path + step)
-
-
-@functools.cache
-def slots(cls: type) -> tuple[str, ...]:
-    """The names of the slots of a class and its bases, as `getattr` takes them."""
-    names: dict[str, None] = {}
-    for base in reversed(cls.__mro__):
-        declared = base.__dict__.get("__slots__", ())
-        if isinstance(declared, str):
-            declared = (declared,)
-        names |= dict.fromkeys(_mangle(name, base) for name in declared)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
-
-
-def _mangle(name: str, cls: type) -> str:
-    """The name under which a class has an attribute: `__secret` is private to it."""
-    if name.startswith("__") and not name.endswith("__"):
-        return f"_{cls.__name__.lstrip('_')}{name}"
-    return name
 
 
 @functools.cache

@@ -20,9 +20,7 @@ from tpuport.compat.jaxprs import without_dead_code
 from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import CompiledFunction, prepare_arguments
 from tpuport.errors import PortError
-from tpuport.internals.torch_internals import torch_pytree
-from tpuport.objects.object_graph.classes import attributes_of, set_attributes
-from tpuport.objects.object_graph.flattening import is_own_object
+from tpuport.objects.object_graph import Parts, unflatten
 from tpuport.objects.state.remembered_results import tensors_forgotten
 from tpuport.topology.advice.float32_products import (
     Float32Product,
@@ -89,29 +87,12 @@ class Arguments:
         """
         # Copied first: objects are changed in place.
         copied = self.copy()
-        return Arguments(*_widen_tree((copied.positional, copied.keywords), {}))
-
-
-def _widen_tree(tree: Any, widened: dict[int, tuple[Any, Any]]) -> Any:
-    """Containers with tensors in float64, and the same objects, whose tensors are.
-
-    Args:
-        widened: by its id, each value and what has become of it. A value stays in it so
-            that its id stays its own.
-    """
-
-    def widen(value: Any) -> Any:
-        if id(value) not in widened:
-            widened[id(value)] = (value, widen_tensor(value))
-            if is_own_object(value):
-                attributes = attributes_of(value).items()
-                set_attributes(
-                    value,
-                    {name: _widen_tree(item, widened) for name, item in attributes},
-                )
-        return widened[id(value)][1]
-
-    return torch_pytree.tree_map(widen, tree)
+        parts = Parts(caches_are_leaves=False)
+        parts.add_root("arguments", (copied.positional, copied.keywords))
+        graph = parts.graph()
+        leaves = list(map(widen_tensor, graph.leaves))
+        [widened], _ = unflatten(graph.structure, leaves, graph.objects)
+        return Arguments(*widened)
 
 
 def _copy(value: _Copied) -> _Copied:

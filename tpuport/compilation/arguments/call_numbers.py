@@ -8,7 +8,7 @@ from typing import Any
 
 from tpuport.libraries.library_classes import is_transformers_cache
 from tpuport.objects.state.python_state import PythonState
-from tpuport.objects.state.state_places import Snapshot, number_path
+from tpuport.objects.state.state_places import Snapshot
 from tpuport.objects.traced_numbers import (
     LIMIT,
     Path,
@@ -104,7 +104,7 @@ def place_numbers(state: PythonState, snapshots: Sequence[Snapshot]) -> None:
         path = state.path(location.node)
         placed = {}
         for name, value in contents.items():
-            item = ("state", number_path(path, location.part, name))
+            item = ("state", container.path_of(path, name))
             if type(value) is int and missing.get(item) == (location.node, value):
                 placed[name] = number_at(item)
                 del missing[item]

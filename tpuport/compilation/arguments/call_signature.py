@@ -10,7 +10,7 @@ import torch
 
 from tpuport.compilation.arguments.call_layout import is_inside
 from tpuport.internals.torch_internals import global_forward_hooks
-from tpuport.objects.state.python_values import PLAIN
+from tpuport.objects.object_parts import PLAIN
 from tpuport.objects.static_values import exact_key
 
 

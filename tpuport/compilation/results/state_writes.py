@@ -30,23 +30,22 @@ from tpuport.errors import PortError
 from tpuport.internals.torch_internals import is_transformed
 from tpuport.internals.torchax_internals import ARRAY
 from tpuport.objects import pytrees
-from tpuport.objects.state.host_input import HostInput
-from tpuport.objects.state.python_state import PythonState
-from tpuport.objects.state.python_values import PLAIN
-from tpuport.objects.state.reachable import ABSENT
-from tpuport.objects.state.state_containers import (
+from tpuport.objects.object_parts import (
+    ABSENT,
+    PLAIN,
     Container,
-    Location,
     NamedContainer,
     late_names,
+    leads_to_traced,
 )
+from tpuport.objects.state.host_input import HostInput
+from tpuport.objects.state.python_state import PythonState
 from tpuport.objects.state.state_places import (
     WEIGHTS,
+    Location,
     assigning_line,
     containers_of,
     is_same,
-    item_path,
-    leads_to_traced,
     take_snapshots,
 )
 from tpuport.objects.traced_numbers import Path, TracedNumber, of_this_trace
@@ -256,7 +255,7 @@ class StateTrace:
                 continue
             path, after = self._state.path(location.node), container.read()
             if container.has_names:
-                changes = tuple(self._changed_items(before, after, path, location))
+                changes = tuple(self._changed_items(before, after, path, container))
                 late = late_names(before, after)
                 if changes or late:
                     items.append((location, changes, late))
@@ -305,7 +304,7 @@ class StateTrace:
         return slot if places == 1 else None
 
     def _changed_items(
-        self, before: dict, after: dict, path: str, location: Location
+        self, before: dict, after: dict, path: str, container: Container
     ) -> Iterator[_ItemChange]:
         # In the order of the code, as names that are new come behind all others.
         for name in before | after:
@@ -314,7 +313,7 @@ class StateTrace:
                 continue
             # `ABSENT` stays what it is, like any object that was not made while
             # tracing.
-            rebuild = self._encode(new, item_path(path, location.part, name))
+            rebuild = self._encode(new, container.path_of(path, name))
             slot = self._weight_slots.get(id(old))
             index = self._result_numbers.get(id(new))
             if slot is not None and index is not None and old.shape == new.shape:
@@ -384,7 +383,7 @@ class StateTrace:
         """An object that was made while tracing. Its attributes are encoded, if there
         are tensors in it.
         """
-        if not leads_to_traced(value, set()):
+        if not leads_to_traced(value):
             return lambda live: value
         attributes = getattr(value, "__dict__", None)
         if attributes is None or isinstance(

@@ -2,7 +2,6 @@
 
 from tpuport.objects.object_graph.classes import (
     HostArray,
-    container_of,
     refuse_captured_tensors,
 )
 from tpuport.objects.object_graph.flattening import (
@@ -25,7 +24,7 @@ from tpuport.objects.object_graph.object_states import (
 from tpuport.objects.object_graph.parts import Parts
 
 __all__ = [
-    "Flattener", "Graph", "HostArray", "Parts", "State", "Structure", "container_of", "count_places", "is_array",
+    "Flattener", "Graph", "HostArray", "Parts", "State", "Structure", "count_places", "is_array",
     "is_changed", "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state",
     "refuse_captured_tensors", "unflatten",
 ]  # fmt: skip

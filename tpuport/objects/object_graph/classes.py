@@ -2,11 +2,11 @@
 refused.
 """
 
-import contextlib
 import functools
 import sys
 import types
-from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+import weakref
+from collections import OrderedDict, UserDict, UserList, defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any, NamedTuple
@@ -16,7 +16,15 @@ import numpy as np
 import torch
 
 from tpuport.errors import PortError
-from tpuport.objects import fields, pytrees
+from tpuport.objects import pytrees
+from tpuport.objects.object_parts import (
+    CONTAINERS,
+    cell_contents,
+    container_of,
+    contents_of,
+    leads_to_traced,
+    slots,
+)
 
 # Classes of these packages are handles and settings of theirs, and no containers of a
 # user's tensors.
@@ -27,9 +35,6 @@ _TRANSPARENT = (UserDict, UserList, types.SimpleNamespace)
 # Of the opaque libraries, by name, because importing it takes seconds: tables of
 # tensors, and a function.
 _TRANSPARENT_NAMES = frozenset({"torch.nn.attention.flex_attention.BlockMask"})
-# The classes of Python whose items are visited, also of classes derived from them. The
-# first that fits counts.
-_CONTAINERS = (OrderedDict, defaultdict, dict, list, deque, set)
 # Objects of these are visited only if they contain tensors; most are settings,
 # tokenizers and the like.
 _MODEL_LIBRARIES = frozenset(
@@ -42,9 +47,14 @@ _LEAVES = (
 )  # fmt: skip
 # How jax and this module see these is settled, so that a class of theirs need not be
 # looked up in jax's registry.
-_OWN_CONTAINERS = frozenset({*_CONTAINERS, tuple, types.NoneType, types.CellType})
-# The attribute of a cell, which holds a variable that a function has captured.
-_CONTENTS = "cell_contents"
+_OWN_CONTAINERS = frozenset({*CONTAINERS, tuple, types.NoneType, types.CellType})
+# What is made of its parts, and cannot change.
+_KINDS = {
+    types.MethodType: "method",
+    functools.partial: "partial",
+    weakref.ReferenceType: "weak",
+    frozenset: "frozenset",
+}
 JAX_CONTAINERS = frozenset({list, dict, OrderedDict, defaultdict})
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 PLAIN = frozenset(
@@ -61,6 +71,7 @@ PLAIN = frozenset(
         torch.Size,
     }
 )
+_CAPTURING = (types.FunctionType, functools.partial, types.GeneratorType)
 # More attributes would make the line of code in a message too long to read.
 _FIELDS_SHOWN = 4
 # NumPy arrays of this many bytes are no longer tables.
@@ -104,8 +115,8 @@ class HostArray:
 
 
 def kind_of(cls: type) -> str:
-    """How a value of this class is visited: leaf, tuple, method, registered, object,
-    library or opaque.
+    """How a value of this class is visited: leaf, tuple, frozenset, method, partial,
+    weak, registered, object, library or opaque.
     """
     # Not cached, because a class may be registered at any time.
     if cls not in _OWN_CONTAINERS and not issubclass(cls, tuple):
@@ -117,6 +128,8 @@ def kind_of(cls: type) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _own_kind(cls: type) -> str:
+    if cls in _KINDS:
+        return _KINDS[cls]
     # Before tuples: a torch.Size is a tuple too.
     if issubclass(cls, (torch.Tensor, jax.Array, *_LEAVES)) or hasattr(
         cls, "__array__"
@@ -124,8 +137,6 @@ def _own_kind(cls: type) -> str:
         return "leaf"
     if issubclass(cls, tuple):
         return "tuple"
-    if cls is types.MethodType:
-        return "method"
     if cls in _OWN_CONTAINERS:
         return "object"
     library, *base_libraries = [
@@ -150,11 +161,6 @@ def _own_kind(cls: type) -> str:
     return "object"
 
 
-def container_of(cls: type) -> Any:
-    """The class of Python that has the items of this class; None if it has none."""
-    return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
-
-
 def native_base(cls: type) -> Any:
     """The class in C that makes objects of this class."""
     return next(base for base in cls.__mro__ if not base.__flags__ & _IS_HEAP_TYPE)
@@ -166,7 +172,7 @@ def _can_be_made(cls: type) -> bool:
     """
     base = container_of(cls) or native_base(cls)
     # Any other class in C keeps a state of its own, which no attribute shows.
-    if base not in (object, types.SimpleNamespace, *_CONTAINERS):
+    if base not in (object, types.SimpleNamespace, *CONTAINERS):
         return False
     try:
         instance = base.__new__(cls)
@@ -176,49 +182,7 @@ def _can_be_made(cls: type) -> bool:
         return True
     # Without either there is nothing to take apart: `object()` is a mark, compared by
     # identity.
-    return hasattr(instance, "__dict__") or bool(fields.slots(cls))
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Attributes in their order, then those in slots."""
-    if isinstance(value, types.CellType):
-        # A variable that is not assigned yet has none.
-        with contextlib.suppress(ValueError):
-            return {_CONTENTS: value.cell_contents}
-        return {}
-    # Not `vars`, which fails for objects that have slots only.
-    attributes = dict(getattr(value, "__dict__", ()))
-    for name in fields.slots(type(value)):
-        # A slot may be empty.
-        if hasattr(value, name):
-            attributes[name] = getattr(value, name)
-    return attributes
-
-
-def set_attributes(instance: Any, attributes: dict[str, Any]) -> None:
-    """Give an object these attributes and no others, whatever its properties and its
-    `__setattr__` are.
-    """
-    if isinstance(instance, types.CellType):
-        del instance.cell_contents
-        for contents in attributes.values():
-            instance.cell_contents = contents
-        return
-    slots = fields.slots(type(instance))
-    # `object.__setattr__`: a frozen dataclass refuses its own.
-    for name in slots:
-        if name in attributes:
-            object.__setattr__(instance, name, attributes[name])
-        elif hasattr(instance, name):
-            object.__delattr__(instance, name)
-    namespace = getattr(instance, "__dict__", None)
-    if namespace is not None:
-        # The same dictionary with other contents, as somebody may have
-        # `vars(instance)`.
-        namespace.clear()
-        namespace.update(
-            (name, value) for name, value in attributes.items() if name not in slots
-        )
+    return hasattr(instance, "__dict__") or bool(slots(cls))
 
 
 class FunctionBody(NamedTuple):
@@ -269,7 +233,7 @@ def _captures_tensors(function: types.FunctionType, seen: set[int]) -> bool:
             and id(value) not in seen
             and _captures_tensors(value, seen)
         )
-        for value in _cell_values(function)
+        for value in map(cell_contents, function.__closure__ or ())
     )
 
 
@@ -297,45 +261,17 @@ def refuse_captured_tensors(value: Any, name: str) -> None:
 
     They cannot be replaced by those that the program computes.
     """
-    if isinstance(value, functools.partial):
-        refuse_captured_tensors(value.func, name)
+    if not isinstance(value, _CAPTURING):
+        return
     # An iterator may be one over a tensor, `iter(x)`, and cannot be looked into.
-    if any(
-        isinstance(part, torch.Tensor | jax.Array | Iterator)
-        for part in _captured_values(value)
+    if leads_to_traced(value) or any(
+        isinstance(part, Iterator) for part in contents_of(value)
     ):
         raise PortError(
             f"compiled code returns a {type(value).__name__} that has captured tensors of the trace",
             where=name,
             fix="return the tensors, and make it from them after the call",
         )
-
-
-def _captured_values(value: Any) -> list[Any]:
-    """What a function, a partial or a generator refers to; nothing for other values."""
-    match value:
-        case types.GeneratorType(gi_frame=types.FrameType() as frame):
-            # One that has finished has no frame.
-            return list(frame.f_locals.values())
-        case functools.partial():
-            return [*value.args, *value.keywords.values()]
-        case types.FunctionType():
-            defaults = [
-                *(value.__defaults__ or ()),
-                *(value.__kwdefaults__ or {}).values(),
-            ]
-            return _cell_values(value) + defaults
-    return []
-
-
-def _cell_values(function: types.FunctionType) -> list[Any]:
-    """The variables of the enclosing functions that a function uses."""
-    values = []
-    for cell in function.__closure__ or ():
-        # The variable may not have been assigned yet.
-        with contextlib.suppress(ValueError):
-            values.append(cell.cell_contents)
-    return values
 
 
 def refuse_tensors_inside(value: Any, name: str) -> None:

@@ -9,14 +9,24 @@ referenced; `unflatten` makes new ones, or writes a changed state back into thos
 the caller has.
 
 A reference is the number of a leaf, or a tuple: ("object", number), ("tuple", class,
-references), ("method", function, reference to its object) or ("function", body,
-references to the cells of the variables that it has captured).
+references), ("method", function, reference to its object), ("partial", references to
+its function, arguments and keywords) or ("function", body, references to the cells of
+the variables that it has captured).
 """
 
 import functools
+import itertools
 import types
+import weakref
 from collections import Counter, defaultdict, deque
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, NamedTuple
 
 import jax
@@ -30,15 +40,16 @@ from tpuport.objects.object_graph.classes import (
     FunctionBody,
     HostArray,
     arrays_inside,
-    container_of,
     kind_of,
     native_base,
     refuse_tensors_inside,
-    set_attributes,
 )
 from tpuport.objects.object_graph.object_states import read_state
+from tpuport.objects.object_parts import container_of, parts_of
 
 Reference = Hashable
+# Kinds of objects whose parts have to be there before them.
+_MADE_OF_PARTS = frozenset({"registered", "frozenset", "weak"})
 # Leaves that a program may call.
 _CODE = (type, types.FunctionType, functools.partial)
 
@@ -48,18 +59,20 @@ class Node(NamedTuple):
 
     Attributes:
         cls: its class.
-        attributes: (name, reference) of what is in its `__dict__` and its slots, in
-            order.
-        items: references of a list, (class of the key, key, reference) of a dictionary;
-            () without items.
+        containers: (name, names of the parts, references to them) of each of its
+            containers, as of `parts_of`.
         extra: what else its class needs: the longest length of a deque, the factory of
             a defaultdict, or jax's structure of a registered class.
     """
 
     cls: type
-    attributes: tuple[tuple[str, Reference], ...]
-    items: tuple
+    containers: tuple[tuple[str, tuple[Any, ...], tuple[Reference, ...]], ...]
     extra: Hashable
+
+    @property
+    def references(self) -> Iterator[Reference]:
+        """To all its parts."""
+        return itertools.chain.from_iterable(part for *_, part in self.containers)
 
 
 class Structure(NamedTuple):
@@ -132,6 +145,7 @@ class Flattener:
         self._leaf_numbers: dict[int, int] = {}
         self._objects: dict[int, Any] = {}
         self._nodes: dict[int, Node] = {}
+        self._weak: dict[int, weakref.ReferenceType] = {}
         self._roots: list[Reference] = []
         self.meets_known = False
 
@@ -150,7 +164,12 @@ class Flattener:
 
     def graph(self) -> Graph:
         """All that has been visited."""
-        structure = Structure(tuple(self._roots), tuple(self._nodes.items()))
+        weak = {
+            number: self._weak_node(reference)
+            for number, reference in self._weak.items()
+        }
+        nodes = (*self._nodes.items(), *weak.items())
+        structure = Structure(tuple(self._roots), nodes)
         code = tuple(self._code)
         return Graph(self.leaves, self._names, self._objects, structure, code)
 
@@ -170,15 +189,25 @@ class Flattener:
         if is_cache or id(value) in self._whole:
             self._code[cls] = None
             return self._visit_leaf(value, name)
-        match kind_of(cls):
+        return self._visit_kind(value, kind_of(cls), name)
+
+    def _visit_kind(self, value: Any, kind: str, name: str) -> Reference:
+        match kind:
             case "tuple":
                 return self._visit_tuple(value, name)
+            case "frozenset" if all(type(part) in PLAIN for part in value):
+                return self._visit_leaf(value, name)
             case "method":
                 # A bound method is made anew at each access: only its object has an
                 # identity.
                 self._code[value.__func__] = None
                 return ("method", value.__func__, self._visit(value.__self__, name))
-            case "leaf":
+            case "partial" if not vars(value):
+                parts = (value.func, value.args, value.keywords)
+                return ("partial", *(self._visit(part, name) for part in parts))
+            case "weak":
+                return self._visit_weak(value)
+            case "leaf" | "partial":
                 return self._visit_single(value, name)
             case "opaque":
                 refuse_tensors_inside(value, name)
@@ -195,6 +224,22 @@ class Flattener:
         if isinstance(value, _CODE):
             self._code[value] = None
         return self._visit_leaf(value, name)
+
+    def _visit_weak(self, value: weakref.ReferenceType) -> Reference:
+        # What it refers to may be met later, or not at all, which a reference of this
+        # kind is no reason for.
+        number = self._new_number(value)
+        self._objects[number] = self._weak[number] = value
+        return ("object", number)
+
+    def _weak_node(self, value: weakref.ReferenceType) -> Node:
+        number = self._numbers.get(id(value()))
+        target = (
+            self._visit_leaf(value, "a weak reference")
+            if number is None
+            else ("object", number)
+        )
+        return Node(type(value), (("fields", ("()",), (target,)),), None)
 
     def _visit_tuple(self, value: tuple, name: str) -> Reference:
         # Tuples cannot be changed, so that they are described where they are met,
@@ -218,10 +263,14 @@ class Flattener:
 
     def _visit_new_object(self, value: Any, name: str) -> Reference:
         # The number comes before the visit, since an object may lead back to itself.
-        number = self._numbers[id(value)] = self._next
-        self._next += 1
+        number = self._new_number(value)
         self._visit_object(value, name, number)
         return ("object", number)
+
+    def _new_number(self, value: Any) -> int:
+        number = self._numbers[id(value)] = self._next
+        self._next += 1
+        return number
 
     def _visit_leaf(self, value: Any, name: str) -> int:
         # By identity, so that a tensor that is referenced twice is one argument of the
@@ -239,26 +288,23 @@ class Flattener:
         self._objects[number] = value
         self._code[type(value)] = None
         state = read_state(value)
-        attributes = tuple(
-            (attribute, self._visit_attribute(content, f"{name}.{attribute}"))
-            for attribute, content in state.attributes.items()
-        )
-        match state.items:
-            case None:
-                items = ()
-            case dict():
+        is_keyed = isinstance(value, dict) and not state.is_registered
+        containers = []
+        for part, contents in state.containers.items():
+            is_items = part == "[]" or state.is_registered
+            visit = self._visit if is_items else self._visit_attribute
+            names: tuple[Any, ...] = tuple(contents)
+            if is_keyed and is_items:
                 # With the class of the key, as 1 and True are equal and would share a
                 # program.
-                items = tuple(
-                    (type(key), key, self._visit(item, f"{name}.{key}"))
-                    for key, item in state.items.items()
-                )
-            case _:
-                items = tuple(
-                    self._visit(item, f"{name}.{label}")
-                    for label, item in zip(state.labels, state.items, strict=True)
-                )
-        self._nodes[number] = Node(type(value), attributes, items, state.extra)
+                names = tuple((type(key), key) for key in contents)
+            labels = state.labels or contents
+            references = tuple(
+                visit(item, name if part == "variable" else f"{name}.{label}")
+                for label, item in zip(labels, contents.values(), strict=True)
+            )
+            containers.append((part, names, references))
+        self._nodes[number] = Node(type(value), tuple(containers), state.extra)
 
     def _visit_attribute(self, value: Any, name: str) -> Reference:
         """As `_visit`; arrays of NumPy in an object are tables for NumPy's functions,
@@ -276,12 +322,8 @@ def count_places(structure: Structure) -> Counter[int]:
     """How often objects refer to each leaf, by its number; not in tuples."""
     places: Counter[int] = Counter()
     for _, node in structure.nodes:
-        references = [reference for _, reference in node.attributes]
-        is_keyed = issubclass(node.cls, dict) and kind_of(node.cls) != "registered"
-        # An item of a dictionary has its key's class and its key before it.
-        references += [item[2] for item in node.items] if is_keyed else node.items
         places.update(
-            reference for reference in references if isinstance(reference, int)
+            reference for reference in node.references if isinstance(reference, int)
         )
     return places
 
@@ -319,7 +361,7 @@ class _Builder:
         own = [
             (number, node)
             for number, node in structure.nodes
-            if kind_of(node.cls) != "registered"
+            if kind_of(node.cls) not in _MADE_OF_PARTS
         ]
         self.objects |= {
             number: _empty(node) for number, node in own if number not in objects
@@ -335,10 +377,13 @@ class _Builder:
                 return _without_wrapper(self._leaves[reference])
             case ("object", number):
                 if number not in self.objects:
-                    self.objects[number] = self._make_registered(self._nodes[number])
+                    self.objects[number] = self._make(self._nodes[number])
                 return self.objects[number]
             case ("method", function, owner):
                 return types.MethodType(function, self.resolve(owner))
+            case ("partial", *parts):
+                function, arguments, keywords = map(self.resolve, parts)
+                return functools.partial(function, *arguments, **keywords)
             case ("function", body, cells):
                 return body.make(map(self.resolve, cells))
         _, cls, references = reference
@@ -350,29 +395,27 @@ class _Builder:
             return cls(values)
         return tuple.__new__(cls, values)
 
-    def _make_registered(self, node: Node) -> Any:
+    def _make(self, node: Node) -> Any:
+        """An object that is made of its parts."""
         structure: Any = node.extra
-        return jax.tree_util.tree_unflatten(structure, map(self.resolve, node.items))
+        parts = list(map(self.resolve, node.references))
+        if structure is not None:
+            return jax.tree_util.tree_unflatten(structure, parts)
+        if node.cls is frozenset:
+            return frozenset(parts)
+        [target] = parts
+        is_unknown = isinstance(target, weakref.ReferenceType)
+        return target if is_unknown else weakref.ref(target)
 
     def _fill(self, instance: Any, node: Node) -> None:
-        set_attributes(
-            instance, {name: self.resolve(value) for name, value in node.attributes}
-        )
-        base = container_of(node.cls)
-        if base is None:
-            return
-        # The base's own methods: a derived class may count, check or refuse what is
-        # written to it.
-        base.clear(instance)
-        if issubclass(base, dict):
-            for _, key, reference in node.items:
-                base.__setitem__(instance, key, self.resolve(reference))
-            return
-        values = map(self.resolve, node.items)
-        if base is set:
-            set.update(instance, values)
-        else:
-            base.extend(instance, values)
+        containers = parts_of(instance)
+        for part, names, references in node.containers:
+            if part == "[]" and issubclass(node.cls, dict):
+                names = tuple(key for _, key in names)
+            values = map(self.resolve, references)
+            # `fill` uses the methods of Python's own class: a derived one may count,
+            # check or refuse what is written to it.
+            containers[part].fill(dict(zip(names, values, strict=True)))
 
 
 def _without_wrapper(leaf: Any) -> Any:
@@ -420,7 +463,8 @@ def _has_sorted_keys(node: Node) -> bool:
     """Whether jax, which sorts the keys of a dictionary, leaves this one in its
     order.
     """
-    keys = [key for _, key, _ in node.items]
+    [(_, names, _)] = node.containers
+    keys = [key for _, key in names]
     try:
         return keys == sorted(keys)
     except TypeError:  # jax cannot sort them either

@@ -1,39 +1,44 @@
 """What an object consists of: its attributes and items, read and compared."""
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 
-from tpuport.objects.object_graph.classes import attributes_of, container_of, kind_of
+from tpuport.objects.object_graph.classes import kind_of
+from tpuport.objects.object_parts import Contents, container_of, parts_of
 
 
 class State(NamedTuple):
     """What an object consists of at the moment.
 
     Attributes:
-        attributes: what is in its `__dict__` and its slots, by name.
-        items: a list, or a dict with the keys of a dictionary; None if its class has no
-            items.
+        containers: what is in each of its containers, as of `parts_of`; of a class that
+            jax knows, what it is made of, by number.
         extra: as `Node.extra`.
-        labels: the names of items without keys.
+        labels: what is made of its parts: their names.
     """
 
-    attributes: dict[str, Any]
-    items: list[Any] | dict[Any, Any] | None
+    containers: dict[str, Contents]
     extra: Hashable
-    labels: Iterable[Any] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def is_registered(self) -> bool:
         """Whether jax knows the class, so that its objects are values."""
         return isinstance(self.extra, jax.tree_util.PyTreeDef)
 
+    def parts(self) -> list[Any]:
+        """All that the object refers to."""
+        return [
+            part for contents in self.containers.values() for part in contents.values()
+        ]
+
     def contents(self) -> list[Any]:
         """What the object refers to, also in tuples."""
         contents = []
-        pending = [*self.attributes.values(), *self.item_values()]
+        pending = self.parts()
         while pending:
             value = pending.pop()
             # A tuple is not an object of its own here: what it has belongs to the
@@ -43,15 +48,6 @@ class State(NamedTuple):
             else:
                 contents.append(value)
         return contents
-
-    def item_values(self) -> list[Any]:
-        """The items, of a dictionary without their keys."""
-        match self.items:
-            case None:
-                return []
-            case dict():
-                return list(self.items.values())
-        return list(self.items)
 
 
 def read_state(value: Any) -> State:
@@ -67,37 +63,26 @@ def read_state(value: Any) -> State:
         labels = [
             jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in pairs
         ]
-        return State({}, [child for _, child in pairs], structure, labels)
-    attributes = attributes_of(value)
+        children = dict(enumerate(child for _, child in pairs))
+        return State({"": children}, structure, tuple(labels))
     base = container_of(cls)
-    if base is None:
-        return State(attributes, None, None)
     extra = None
     if base is deque:
         extra = value.maxlen
     elif base is defaultdict:
         extra = value.default_factory
-    if issubclass(base, dict):
-        # The base's own method: a class may show its items in another way.
-        return State(attributes, dict(base.items(value)), extra)
-    # As above, and `list(value)` would use the class's own `__iter__`.
-    items = list(base.__iter__(value))
-    return State(attributes, items, extra, range(len(items)))
+    contents = {part: each.read() for part, each in parts_of(value).items()}
+    return State(contents, extra)
 
 
 def is_changed(before: State, after: State) -> bool:
     """Whether an object has other attributes or items than before; what these consist
     of does not matter.
     """
-    if before.extra != after.extra or list(before.attributes) != list(after.attributes):
+    # Names in another order are seen by a loop over a dictionary.
+    if before.extra != after.extra or _names(before) != _names(after):
         return True
-    if not _are_same(list(before.attributes.values()), list(after.attributes.values())):
-        return True
-    if isinstance(before.items, dict) and list(before.items) != list(after.items or ()):
-        # Other keys, or the same in another order, which a loop over the dictionary
-        # shows.
-        return True
-    old, new = before.item_values(), after.item_values()
+    old, new = before.parts(), after.parts()
     if before.is_registered:
         # The function that takes an object of the class apart may pack its parts anew
         # each time.
@@ -105,21 +90,19 @@ def is_changed(before: State, after: State) -> bool:
     return not _are_same(old, new)
 
 
+def _names(state: State) -> list[tuple[str, list[Any]]]:
+    return [(part, list(contents)) for part, contents in state.containers.items()]
+
+
 def matching_contents(before: State, after: State) -> Iterator[tuple[Any, Any]]:
     """What an object had, and has, under the same names and in the same items; not what
     is in tuples.
     """
-    for name, old in before.attributes.items():
-        if name in after.attributes:
-            yield old, after.attributes[name]
-    if isinstance(before.items, dict) and isinstance(after.items, dict):
-        yield from (
-            (old, after.items[key])
-            for key, old in before.items.items()
-            if key in after.items
-        )
-    elif before.items is not None and after.items is not None:
-        yield from zip(before.items, after.items, strict=False)
+    for part, contents in before.containers.items():
+        present = after.containers.get(part, {})
+        for name, old in contents.items():
+            if name in present:
+                yield old, present[name]
 
 
 def _are_same(before: list[Any], after: list[Any]) -> bool:

@@ -3,15 +3,11 @@ value alive.
 """
 
 import builtins
-import contextvars
 import copy
 import enum
-import functools
-import sys
 import threading
 import types
 import weakref
-from collections import deque
 from collections.abc import Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -21,30 +17,14 @@ import torch
 
 from tpuport.internals.torch_internals import version_of
 from tpuport.internals.transformers_internals import BOOKKEEPING
-from tpuport.objects.fields import slots
+from tpuport.objects.object_parts import PLAIN, PYTHONS_OWN, has_parts
 from tpuport.objects.state.host_input import HostInput
-from tpuport.objects.state.reachable import (
-    ABSENT,
-    OPAQUE_HOMES,
-    cell_contents,
-    is_library,
-)
+from tpuport.objects.state.reachable import OPAQUE_HOMES, is_library
 from tpuport.objects.static_values import Identity, exact_key
 
 State = TypeVar("State")
 
-# Values that cannot change, and that are the same in a program if they are equal and of
-# one type.
-PLAIN = (
-    bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType, range, torch.dtype, torch.device,
-    torch.layout, torch.memory_format,
-)  # fmt: skip
 METHODS = (types.FunctionType, property, staticmethod, classmethod)
-# What is described by what it refers to.
-_DESCRIBED = (
-    torch.nn.Module, types.FunctionType, types.MethodType, functools.partial,
-    dict, list, tuple, set, frozenset, deque, types.CellType, contextvars.ContextVar, threading.local,
-)  # fmt: skip
 # What has a state of its own that no reference shows, or belongs to no user.
 _OPAQUE = (torch.Generator, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
 # Bookkeeping, which decides nothing: tpuport's own, and that of transformers.
@@ -57,37 +37,21 @@ ITEMS_NOTED_WHEN_SAVED = frozenset({"_class_name", "_diffusers_version"})
 # transformers installs these hooks in the first call that wants hidden states. They do
 # nothing in calls that do not.
 IGNORED_HOOKS = "transformers.utils.output_capturing"
-PYTHONS_OWN = frozenset({"builtins", "typing", "abc", "enum", "collections.abc"})
+PYTHONS_MODULES = frozenset({"builtins", "typing", "abc", "enum", "collections.abc"})
 
 
 def is_opaque(value: Any) -> bool:
     """Whether a value is described by itself alone, and not by what it refers to."""
     if isinstance(value, type):
-        return is_library(value.__module__) or value.__module__ in PYTHONS_OWN
-    if isinstance(value, _DESCRIBED):
+        return is_library(value.__module__) or value.__module__ in PYTHONS_MODULES
+    if isinstance(value, (*PYTHONS_OWN, torch.nn.Module, threading.local)):
         return False
     if (
         isinstance(value, (*_OPAQUE, enum.Enum))
         or type(value).__module__.partition(".")[0] in OPAQUE_HOMES
     ):
         return True
-    return not (
-        isinstance(getattr(value, "__dict__", None), dict) or slots(type(value))
-    )
-
-
-def present_values(
-    variable: types.CellType | contextvars.ContextVar | threading.local,
-) -> dict[str, Any]:
-    """What a variable has now, by labels as of `Entry.parts`: of a closure, of a
-    context, or of a thread, which has several by name.
-    """
-    match variable:
-        case types.CellType():
-            return {"": cell_contents(variable)}
-        case contextvars.ContextVar():
-            return {"": variable.get(ABSENT)}
-    return {sys.intern(f".{name}"): part for name, part in vars(variable).items()}
+    return not has_parts(value)
 
 
 def value_key(value: Any) -> Hashable:

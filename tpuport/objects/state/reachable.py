@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.objects.fields import slots
+from tpuport.objects.object_parts import ABSENT, PYTHONS_OWN, cell_contents, contents_of
 
 # How deep containers and objects inside of one another are searched, and how many
 # values are looked at in all.
@@ -57,7 +57,6 @@ _LEAVES = (
     str, bytes, int, float, complex, types.NoneType, type, types.BuiltinFunctionType, torch.Tensor, torch.dtype,
     torch.device, jax.Array, np.ndarray, np.generic,
 )  # fmt: skip
-ABSENT = object()
 # A global that code only assigns is one of its names too: what it leaves there has to
 # leave the program.
 _LOADS_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "STORE_GLOBAL"})
@@ -165,15 +164,13 @@ class ReachableModules:
             case torch.nn.Module():
                 self._visit_module(value, depth)
             case functools.partial():
+                # What it is called with, too, belongs to the function.
                 parts = (value.func, *value.args, *value.keywords.values())
-                self._tasks.extend(_Task(part, depth, is_named) for part in parts)
+                self._add(parts, depth, is_named)
             case types.MethodType():
-                parts = (value.__self__, value.__func__)
-                self._tasks.extend(_Task(part, depth, is_named) for part in parts)
+                self._add(contents_of(value), depth, is_named)
             case types.FunctionType():
                 self._visit_function(value, depth, is_named)
-            case dict() | list() | tuple() | set() | frozenset():
-                self._visit_container(value, depth)
             case types.ModuleType():
                 pass  # what code takes from a file is followed by its name
             case _:
@@ -227,25 +224,23 @@ class ReachableModules:
             _Task(value, depth, is_named) for value in values if value is not ABSENT
         )
 
-    def _visit_container(self, value: Any, depth: int) -> None:
-        self._add(value.values() if isinstance(value, dict) else value, depth + 1)
-
     def _visit_object(self, value: Any, depth: int) -> None:
         cls = type(value)
         home = cls.__module__.partition(".")[0]
-        if home in OPAQUE_HOMES:
+        if home in OPAQUE_HOMES and not isinstance(value, PYTHONS_OWN):
             return
+        parts = contents_of(value)
         if home == "tpuport":
-            self._visit_own_object(value, depth)
-            return
-        self._add_class(cls)
-        # functools.cache and its like keep the function that they wrap.
-        wrapped = inspect.getattr_static(value, "__wrapped__", None)
-        self._tasks.append(_Task(wrapped, depth, is_named=False))
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
-            self._add(attributes.values(), depth + 1)
-        self._add((getattr(value, name, ABSENT) for name in slots(cls)), depth + 1)
+            # Only what the user gave to an object of tpuport's, such as a compiled
+            # function. Its other objects are not part of the user's program, and
+            # remember earlier calls, so that what is found would depend on them.
+            parts = [part for part in parts if not _is_of_tpuport(part)]
+        elif home != "builtins":
+            self._add_class(cls)
+            # functools.cache and its like keep the function that they wrap.
+            wrapped = inspect.getattr_static(value, "__wrapped__", None)
+            self._tasks.append(_Task(wrapped, depth, is_named=False))
+        self._add(parts, depth + 1)
 
     def _add_class(self, cls: type) -> None:
         """Note a class whose methods may be called."""
@@ -254,24 +249,6 @@ class ReachableModules:
         # Operators call methods that no code names.
         for method in _operators(cls):
             self._add_method(cls, method)
-
-    def _visit_own_object(self, value: Any, depth: int) -> None:
-        """Look at what the user gave to an object of tpuport's, such as a compiled
-        function.
-
-        Its code and its other objects are not part of the user's program. They remember
-        earlier calls, so that what is found would depend on them.
-        """
-        contents = [*getattr(value, "__dict__", {}).values()]
-        contents += [getattr(value, name, ABSENT) for name in slots(type(value))]
-        self._add(
-            (
-                part
-                for part in contents
-                if not type(part).__module__.startswith("tpuport.")
-            ),
-            depth + 1,
-        )
 
     def _visit_module(self, module: torch.nn.Module, depth: int) -> None:
         """Note a module, and look in the user's own classes for modules that are not
@@ -395,12 +372,8 @@ def is_global(name: str, names: Mapping[str, Any]) -> bool:
     return name in names or (bool(names) and not hasattr(builtins, name))
 
 
-def cell_contents(cell: types.CellType) -> Any:
-    """The value of a variable in a closure, or `ABSENT`."""
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing has been assigned yet
-        return ABSENT
+def _is_of_tpuport(value: Any) -> bool:
+    return type(value).__module__.startswith("tpuport.")
 
 
 def _operators(cls: type) -> list[str]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from tpuport.objects.object_parts import is_traced, leads_to
 from tpuport.objects.state.reachable import is_library
-from tpuport.objects.state.state_places import is_traced, leads_to
 
 _MOST_DECORATORS = 8
 
@@ -49,9 +49,7 @@ def _results_forgotten(
             if cache.cache_info().misses == before:
                 continue
             # Its entries are among what the garbage collector visits.
-            if leads_to(
-                gc.get_referents(cache), is_sought, set(), enters_modules=False
-            ):
+            if leads_to(gc.get_referents(cache), is_sought, enters_modules=False):
                 cache.cache_clear()
 
 

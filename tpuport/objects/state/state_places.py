@@ -2,44 +2,39 @@
 called in messages.
 """
 
-import contextvars
 import dis
-import functools
 import re
 import types
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from jax.core import Tracer
 
-from tpuport import compat
-from tpuport.objects.fields import slots
-from tpuport.objects.state.python_state import PythonState
-from tpuport.objects.state.python_values import PLAIN
-from tpuport.objects.state.reachable import (
-    cell_contents,
-    is_library,
-    loaded_names,
-    user_globals,
-)
-from tpuport.objects.state.state_containers import (
+from tpuport.objects.object_parts import (
+    PLAIN,
+    Attributes,
     Container,
     Contents,
-    Dictionary,
     Globals,
-    Items,
-    Location,
-    Slots,
-    Variable,
+    parts_of,
 )
+from tpuport.objects.state.python_state import PythonState
+from tpuport.objects.state.reachable import is_library, loaded_names, user_globals
 
 # Dictionaries of a module whose values are weights.
 WEIGHTS = ("_parameters", "_buffers")
 # "seen" of "layers.0.mlp.seen" and of "seen[2]['key']": the name that the code has for
 # the location.
 _LAST_NAME = re.compile(r"(\w+)(?:\[[^\[\]]*\])*$")
+
+
+class Location(NamedTuple):
+    """Where a container is: the number of an object in a `PythonState`, and the name of
+    the container in the object.
+    """
+
+    node: int
+    part: str
 
 
 class Snapshot(NamedTuple):
@@ -60,44 +55,30 @@ def take_snapshots(state: PythonState) -> list[Snapshot]:
 
 
 def containers_of(node: Any) -> dict[str, Container]:
-    """The dictionaries, lists, sets and variables of an object by their names; "" has
-    its attributes.
-    """
+    """The containers of an object in which code can leave values, by their names."""
+    containers = {
+        name: container
+        for name, container in parts_of(node).items()
+        if not container.is_fixed
+    }
+    if is_library(type(node).__module__):
+        containers.pop("slots", None)
     match node:
         case torch.nn.Module():
             attributes = vars(node)
             # Only these: any other dictionary among the attributes is an object of the
             # state itself.
-            own: dict[str, Container] = {
-                name: Dictionary(value) for name, value in attributes.items()
+            own = {
+                name: Attributes(value) for name, value in attributes.items()
                 if isinstance(value, dict) and (name in (*WEIGHTS, "_modules") or "_hooks" in name)
             }  # fmt: skip
-            return own | {"": Dictionary(attributes)}
+            return own | containers
         case types.FunctionType():
             names = user_globals(node)
             assigned = sorted(loaded_names(node.__code__).assigned) if names else ()
-            return {"globals": Globals(node.__globals__, assigned)} if assigned else {}
-        case types.CellType() | contextvars.ContextVar():
-            return {"variable": Variable(node)}
-    containers: dict[str, Container] = {}
-    match node:
-        case dict():
-            containers["[]"] = Dictionary(node)
-        case list() | set() | deque():
-            containers["[]"] = Items(node)
-    names = slots(type(node))
-    if names and not is_library(type(node).__module__):
-        containers["slots"] = Slots(node, names)
-    attributes = getattr(node, "__dict__", None)
-    # A bound method shows the attributes of its function.
-    has_attributes = isinstance(attributes, dict) and not isinstance(
-        node, types.MethodType
-    )
-    return (
-        containers | {"": Dictionary(attributes)}  # type: ignore[arg-type]
-        if has_attributes
-        else containers
-    )
+            if assigned:
+                containers["globals"] = Globals(node.__globals__, assigned)
+    return containers
 
 
 def is_same(old: Any, new: Any) -> bool:
@@ -107,72 +88,6 @@ def is_same(old: Any, new: Any) -> bool:
     # Of one class, since 1 and True are equal.
     return old is new or (
         type(old) is type(new) and isinstance(old, PLAIN) and old == new
-    )
-
-
-def item_path(path: str, part: str, name: Any) -> str:
-    """What an item of a container is called in messages: "layers.0.seen"."""
-    match part:
-        case "[]":
-            return f"{path}[{name!r}]"
-        case "globals":
-            return str(name)
-    return f"{path}.{name}" if path else str(name)
-
-
-def number_path(path: str, part: str, name: Any) -> str:
-    """As `item_path`, as the key of a state names the place."""
-    return path if part == "variable" else item_path(path, part, name)
-
-
-def is_traced(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has, or had, its value in a trace alone."""
-    return isinstance(compat.as_jax(tensor), Tracer)
-
-
-def leads_to_traced(value: Any, seen: set[int]) -> bool:
-    """Whether a value that was made while tracing is, or contains, a tensor that is
-    being traced.
-    """
-    return leads_to(value, is_traced, seen)
-
-
-def leads_to(
-    value: Any,
-    is_sought: Callable[[torch.Tensor], bool],
-    seen: set[int],
-    *,
-    enters_modules: bool = True,
-) -> bool:
-    """Whether a value is, or contains, a tensor of some kind.
-
-    Args:
-        seen: ids of what has been visited, where the walk ends.
-        enters_modules: whether what modules contain counts.
-    """
-    if isinstance(value, (*PLAIN, type, types.ModuleType)) or id(value) in seen:
-        return False
-    seen.add(id(value))
-    if isinstance(value, torch.Tensor):
-        return is_sought(value)
-    if isinstance(value, torch.nn.Module) and not enters_modules:
-        return False
-    parts: list[Any] = []
-    match value:
-        case dict():
-            parts += value.values()
-        case list() | tuple() | set() | frozenset() | deque():
-            parts += value
-        case types.FunctionType():
-            parts += map(cell_contents, value.__closure__ or ())
-        case types.MethodType():
-            parts.append(value.__self__)
-        case functools.partial():
-            parts += (value.func, *value.args, *value.keywords.values())
-    parts += getattr(value, "__dict__", {}).values()
-    parts += (getattr(value, name, None) for name in slots(type(value)))
-    return any(
-        leads_to(part, is_sought, seen, enters_modules=enters_modules) for part in parts
     )
 
 

@@ -2,13 +2,10 @@
 watched from then on.
 """
 
-import contextvars
-import functools
 import inspect
 import sys
 import threading
 import types
-from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,15 +15,23 @@ import torch
 from tpuport import compat
 from tpuport.internals.torchax_internals import ARRAY
 from tpuport.libraries.library_classes import is_diffusers_class
-from tpuport.objects.fields import slots
+from tpuport.objects.object_parts import (
+    ABSENT,
+    PLAIN,
+    PYTHONS_OWN,
+    Attributes,
+    Container,
+    Contents,
+    Dictionary,
+    cell_contents,
+    parts_of,
+)
 from tpuport.objects.state import python_values
 from tpuport.objects.state.host_tensors import HostTensors
 from tpuport.objects.state.named_weights import TENSOR_DICTS
-from tpuport.objects.state.python_values import PLAIN, Entry
+from tpuport.objects.state.python_values import Entry
 from tpuport.objects.state.reachable import (
-    ABSENT,
     ReachableModules,
-    cell_contents,
     is_global,
     is_library,
     is_of_library,
@@ -39,9 +44,6 @@ from tpuport.objects.traced_numbers import LIMIT, Path
 
 # torch registers hooks under numbers that it never uses twice.
 _HOOKS = "_hooks"
-_METHOD_PARTS = ("__self__", "__func__")
-_PARTIAL_PARTS = ("func", "args", "keywords")
-_SEQUENCES = (list, deque, set)
 # Files whose functions modules of every kind call.
 _COMMON_FILES = ("torch.nn.functional",)
 
@@ -149,23 +151,13 @@ class StateWalk:
                 return self._describe_module(value, path)
             case types.FunctionType():
                 return self._describe_function(value, path)
-            case types.MethodType():
-                return self._describe_attributes(value, _METHOD_PARTS, path)
-            case functools.partial():
-                return self._describe_attributes(value, _PARTIAL_PARTS, path)
-            case dict() if type(value).__module__ in ("builtins", "collections"):
-                items = self._describe_items(value, path)
-                return Entry(type(value), items, _names_key(value))
-            case list() | tuple() | set() | frozenset() | deque():
-                return Entry(type(value), self._describe_sequence(value, path))
-            case types.CellType():
-                self._watched.add_cell(value)
-                present = python_values.present_values(value)
-                return Entry("variable", self._keys_of(present, path))
-            case contextvars.ContextVar() | threading.local():
-                read = functools.partial(python_values.present_values, value)
-                self._watched.add_lookup(lambda: watched_items(read()))
-                return Entry("variable", self._keys_of(read(), path))
+            case threading.local():
+                # Each thread has attributes of its own.
+                self._watched.add_lookup(lambda: watched_items(vars(value)))
+                attributes = Attributes(vars(value))
+                return Entry(
+                    "variable", self._keys_in(attributes, attributes.read(), path)
+                )
         return self._describe_object(value, path)
 
     def _keys_of(self, parts: Mapping[str, Any], path: str) -> Keys:
@@ -187,31 +179,20 @@ class StateWalk:
         self.numbers[place] = (self._watched.owner, value)
         return "number", path
 
-    def _describe_attributes(
-        self, value: Any, names: tuple[str, ...], path: str
-    ) -> Entry:
-        """An object of Python's own, which cannot change."""
-        parts = {f".{name}": getattr(value, name) for name in names}
-        return Entry(type(value), self._keys_of(parts, path))
+    def _keys_in(self, container: Container, contents: Contents, path: str) -> Keys:
+        """As `_keys_of`, of what is in a container."""
+        parts = {container.label(name): part for name, part in contents.items()}
+        return self._keys_of(parts, path)
 
-    def _describe_items(self, value: dict, path: str) -> Keys:
-        self._watched.add_dictionary(value)
-        items = self._items_in_key(value).items()
-        return self._keys_of({f"[{key!r}]": item for key, item in items}, path)
-
-    def _items_in_key(self, value: dict) -> dict:
-        items = dict(dict.items(value))
-        if is_diffusers_class(type(value)):
+    def _contents_in_key(self, container: Container) -> Contents:
+        contents = container.read()
+        if isinstance(container, Dictionary) and is_diffusers_class(
+            type(container.items)
+        ):
             # Unless the user's code reads them.
             for name in python_values.ITEMS_NOTED_WHEN_SAVED - self._loads:
-                items.pop(name, None)
-        return items
-
-    def _describe_sequence(self, value: Any, path: str) -> Keys:
-        if isinstance(value, _SEQUENCES):
-            self._watched.add_sequence(value)
-        items = {f"[{index}]": item for index, item in enumerate(value)}
-        return self._keys_of(items, path)
+                contents.pop(name, None)
+        return contents
 
     def _describe_module(self, module: torch.nn.Module, path: str) -> Entry:
         classes = self._add_class(type(module))
@@ -219,6 +200,9 @@ class StateWalk:
         attributes = vars(module)
         self._watched.add_dictionary(attributes)
         dot = "." if path else ""
+        has_hooks = any(
+            value for name, value in attributes.items() if name.endswith(_HOOKS)
+        )
         parts: list[tuple[str, Hashable]] = []
         others: list[Hashable] = [classes]
         for name in sorted(attributes.keys() - python_values.IGNORED_ATTRIBUTES):
@@ -243,8 +227,10 @@ class StateWalk:
                 hooks = self._describe_hooks(value, attributes, f"{path}{dot}{name}")
                 others.append((name, hooks))
             elif f"{_HOOKS}_" in name and isinstance(value, dict):
-                # The options of hooks, which are described with them.
-                self._watched.add_dictionary(value)
+                # The options of hooks, which are described with them: without hooks
+                # there is nothing to watch.
+                if has_hooks:
+                    self._watched.add_dictionary(value)
             else:
                 parts += self._keys_of({f"{dot}{name}": value}, path)
         return Entry(Identity(type(module)), tuple(parts), tuple(others))
@@ -256,6 +242,8 @@ class StateWalk:
         were registered under.
         """
         self._watched.add_dictionary(hooks)
+        if not hooks:
+            return ()
         options = [
             value
             for name, value in sorted(attributes.items())
@@ -278,9 +266,11 @@ class StateWalk:
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         # Variables have their own names in messages, wherever their function was found.
         parts = self._keys_of(cells, "")
+        attributes = Attributes(vars(function))
+        self._watched.add_container(attributes)
+        parts += self._keys_in(attributes, attributes.read(), path)
         defaults = (function.__defaults__, function.__kwdefaults__)
-        fields = (*defaults, vars(function) or None)
-        others = tuple(self._key_of(field, path) for field in fields)
+        others = tuple(self._key_of(default, path) for default in defaults)
         names = user_globals(function)
         chains = sorted(loaded_names(code).chains)
         loads = dict.fromkeys(
@@ -308,34 +298,36 @@ class StateWalk:
 
     def _describe_object(self, value: Any, path: str) -> Entry:
         cls = type(value)
-        self._watched.add_instance(value)
-        # What a compiled function, or a cached one, runs.
-        wrapped = inspect.getattr_static(value, "__wrapped__", None)
-        parts = {"": wrapped} if callable(wrapped) else {}
+        parts = parts_of(value)
+        keys: Keys = ()
+        names: Hashable = None
+        if not isinstance(value, PYTHONS_OWN) or not is_library(cls.__module__):
+            self._watched.add_instance(value)
+            # What a compiled function, or a cached one, runs.
+            wrapped = inspect.getattr_static(value, "__wrapped__", None)
+            keys = self._keys_of({"": wrapped} if callable(wrapped) else {}, path)
         if cls.__module__.partition(".")[0] == "tpuport":
             # Nothing else of tpuport's is the user's to change.
-            return Entry(Identity(cls), self._keys_of(parts, path))
-        parts |= self._read_attributes(value) | self._read_slots(value)
-        keys = self._keys_of(parts, path)
-        others: Hashable = () if is_library(cls.__module__) else self._add_class(cls)
-        if isinstance(value, dict):
-            names = _names_key(self._items_in_key(value))
-            keys, others = keys + self._describe_items(value, path), (others, names)
-        if isinstance(value, list | tuple | set | frozenset | deque):
-            keys += self._describe_sequence(value, path)
-        return Entry(Identity(cls), keys, others)
+            return Entry(Identity(cls), keys)
+        attributes = parts.pop("", None)
+        if isinstance(attributes, Attributes):
+            keys += self._describe_attributes(value, attributes, path)
+        for container in parts.values():
+            self._watched.add_container(container)
+            contents = self._contents_in_key(container)
+            keys += self._keys_in(container, contents, path)
+            if isinstance(container, Dictionary):
+                names = tuple(map(python_values.value_key, contents))
+        others = () if is_library(cls.__module__) else self._add_class(cls)
+        return Entry(Identity(cls), keys, (others, names))
 
-    def _read_attributes(self, value: Any) -> dict[str, Any]:
-        attributes = getattr(value, "__dict__", {})
-        names = self._read_names(value, attributes)
-        self._watched.add_attributes(attributes, names)
-        return {f".{name}": attributes.get(name, ABSENT) for name in names}
-
-    def _read_slots(self, value: Any) -> dict[str, Any]:
-        names = slots(type(value))
-        read = lookup(functools.partial(getattr, value), names)
-        self._watched.add_lookup(read)
-        return {f".{name}": part for name, part in zip(names, read(), strict=True)}
+    def _describe_attributes(
+        self, value: Any, attributes: Attributes, path: str
+    ) -> Keys:
+        names = self._read_names(value, attributes.items)
+        self._watched.add_attributes(attributes.items, names)
+        contents = {name: attributes.items.get(name, ABSENT) for name in names}
+        return self._keys_in(attributes, contents, path)
 
     def _read_names(self, value: Any, attributes: Mapping[str, Any]) -> list[str]:
         """The attributes of an object that traced code may read, present or not."""
@@ -358,7 +350,7 @@ class StateWalk:
         keys = []
         for base in cls.__mro__:
             home = base.__module__
-            if home in python_values.PYTHONS_OWN:
+            if home in python_values.PYTHONS_MODULES:
                 continue
             if not is_library(home):
                 keys.append(self._key_of(base, base.__qualname__))
@@ -383,7 +375,3 @@ class StateWalk:
         }  # fmt: skip
         names = python_values.namespace_key(vars(cls))
         return Entry(Identity(cls), self._keys_of(values, path), names)
-
-
-def _names_key(value: dict) -> Hashable:
-    return tuple(map(python_values.value_key, value))

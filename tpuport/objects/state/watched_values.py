@@ -10,6 +10,7 @@ import gc
 import itertools
 import operator
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -21,8 +22,18 @@ from tpuport.internals.torch_internals import (
     dictionary_versions,
     global_forward_hooks,
 )
+from tpuport.objects.object_parts import (
+    ABSENT,
+    Container,
+    Dictionary,
+    Items,
+    Variable,
+    cell_contents,
+    container_of,
+)
 from tpuport.objects.state import python_values
-from tpuport.objects.state.reachable import ABSENT, cell_contents
+
+_namespace_of = operator.attrgetter("__dict__")
 
 
 class Change(NamedTuple):
@@ -70,24 +81,52 @@ class WatchedValues:
         self._cells: list[types.CellType] = []
         self._other_lookups: list[Callable[[], Iterable[Any]]] = []
         self._instances: list[Any] = []
+        # Of these, the ones with attributes, and the dictionaries of these.
+        self._with_namespaces: list[Any] = []
+        self._namespaces: list[dict] = []
         self._owners_of_views: list[int | None] = []
         self._owners_of_lookups: list[int | None] = []
         self._owners_of_instances: list[int | None] = []
         self._host_tensors: list[tuple[torch.Tensor, int | None]] = []
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
 
+    def add_container(self, container: Container) -> None:
+        """Watch the names and the identities of all that is in a container."""
+        match container:
+            case _ if container.is_fixed:
+                pass
+            case Dictionary():
+                self.add_dictionary(container.items)
+            case Items():
+                self._sized.append(container.values)
+                self._other_views.append(container.values)
+                self._add_view(container.values)
+            case Variable(variable=types.CellType() as cell):
+                self._cells.append(cell)
+                self._add_lookup(lambda: (cell_contents(cell),))
+            case _:
+                self.add_lookup(lambda: watched_items(container.read()))
+
     def add_dictionary(self, value: dict) -> None:
         """Watch the keys of a dictionary and the identities of its values."""
         self.add_keys(value)
         if value:
-            self._add_view(dict.values(value))
+            values = container_of(type(value)).values(value)
+            self._add_view(values)
+            if isinstance(value, OrderedDict):
+                self._other_views.append(values)
 
     def add_keys(self, value: dict) -> None:
         """Watch the keys of a dictionary, and not its values."""
         self._sized.append(value)
         self._dictionaries[id(value)] = value
         if value:
-            self._keys.append(dict.keys(value))
+            keys = container_of(type(value)).keys(value)
+            self._keys.append(keys)
+            if isinstance(value, OrderedDict):
+                # It has its order beside the dictionary, whose version says nothing of
+                # it.
+                self._other_views.append(keys)
 
     def add_names(self, names: Mapping[str, Any]) -> None:
         """Watch the values of a namespace, whose names change only along with these."""
@@ -98,12 +137,6 @@ class WatchedValues:
                 self._dictionaries[id(part)] = part
         self._add_view(names.values())
 
-    def add_sequence(self, value: Any) -> None:
-        """Watch the items of a list, a deque or a set."""
-        self._sized.append(value)
-        self._other_views.append(value)
-        self._add_view(value)
-
     def _add_view(self, values: Iterable[Any]) -> None:
         self._views.append(values)
         self._owners_of_views.append(self.owner)
@@ -113,9 +146,13 @@ class WatchedValues:
         self._sized.append(value)
 
     def add_instance(self, value: Any) -> None:
-        """Watch the class of an object."""
+        """Watch the class of an object, and which dictionary has its attributes."""
         self._instances.append(value)
         self._owners_of_instances.append(self.owner)
+        namespace = getattr(value, "__dict__", None)
+        if isinstance(namespace, dict):
+            self._with_namespaces.append(value)
+            self._namespaces.append(namespace)
 
     def add_lookup(self, read: Callable[[], Iterable[Any]]) -> None:
         """Watch the values that a function gives."""
@@ -132,11 +169,6 @@ class WatchedValues:
             self._add_lookup(lookup(attributes.get, names))
         else:
             self.add_lookup(lookup(attributes.get, names))
-
-    def add_cell(self, cell: types.CellType) -> None:
-        """Watch the variable of a closure."""
-        self._cells.append(cell)
-        self._add_lookup(lambda: (cell_contents(cell),))
 
     def _add_lookup(self, read: Callable[[], Iterable[Any]]) -> None:
         self._lookups.append(read)
@@ -198,7 +230,19 @@ class WatchedValues:
 
     def remember(self) -> None:
         """Note what everything is now, for `are_same`."""
-        dictionaries = self._dictionaries.values()
+        self._versioned = [
+            value
+            for value, namespace in zip(
+                self._with_namespaces, self._namespaces, strict=True
+            )
+            if id(namespace) in self._dictionaries
+        ]
+        namespaces = set(map(id, self._namespaces))
+        dictionaries = [
+            part
+            for number, part in self._dictionaries.items()
+            if number not in namespaces
+        ]
         self._filled = [part for part in dictionaries if part]
         # Before the values: a change by another thread must not be missed.
         versions = self._current_versions()
@@ -230,7 +274,11 @@ class WatchedValues:
         """Of the dictionaries; None where torch does not tell them."""
         if not DICTIONARY_VERSIONS.works():
             return None
-        return list(map(dictionary_versions(), self._filled))
+        # Of the attributes that each object has now: another dictionary has another
+        # version.
+        namespaces = map(_namespace_of, self._versioned)
+        dictionaries = itertools.chain(namespaces, self._filled)
+        return list(map(dictionary_versions(), dictionaries))
 
     def _note_versions(self, versions: list[int] | None) -> None:
         """Note the versions of dictionaries that are as they were since, and what is
@@ -253,8 +301,10 @@ class WatchedValues:
 
     def _has_same_form(self) -> bool:
         """Whether everything but the values of places is as it was."""
+        namespaces = map(_namespace_of, self._with_namespaces)
         return (
-            list(map(len, self._sized)) == self._sizes
+            all(map(operator.is_, namespaces, self._namespaces))
+            and list(map(len, self._sized)) == self._sizes
             and list(itertools.chain.from_iterable(self._keys)) == self._names
             and self._has_same_contents()
         )
