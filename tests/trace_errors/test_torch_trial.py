@@ -49,6 +49,7 @@ REFUSED = {
     "Outside": ("float32[2,4][7]", "shapes"),
     "Axis": ("transpose(float32[2,4], 1, 2)", "shapes"),
     "Ids": ("embedding(float32[2,4], float32[8,4]", "in torch"),
+    "Drawn": ("multinomial(float32[2,4], 5)", "shapes"),
     "Mixed": ("Input type (c10::BFloat16)", "dtype of the weights"),
     "Method": ("'Tensor' object has no attribute 'frobnicate'", "in torch"),
     "MethodOfTensor": ("'Tensor' object has no attribute 'frobnicate'", "in torch"),

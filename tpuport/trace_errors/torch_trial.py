@@ -26,10 +26,15 @@ _WITHOUT_VALUES: Final = re.compile(
     r"\bmeta\b|data-dependent|does not have a (storage|kernel)", re.IGNORECASE
 )
 _LONGEST: Final = 60  # characters of an operand's repr
-_OWN_OPERATORS: Final = "tpuport.compat.operators."
+# Where torch's operators are, and where they check their arguments.
+_OWN_OPERATORS: Final = (
+    "tpuport.compat.operators.",
+    "tpuport.compat.randomness.",
+    "tpuport.compat.argument_checks",
+)
 # tpuport's own `tensor[key] = value`: Python calls them, and torchax does not see the
 # operation.
-_ITEM_MODULE: Final = f"{_OWN_OPERATORS}indexing"
+_ITEM_MODULE: Final = "tpuport.compat.operators.indexing"
 _ITEM_WRITERS: Final = ("set_item",)
 _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,

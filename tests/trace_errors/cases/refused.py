@@ -97,6 +97,11 @@ class Ids(nn.Module):
         return self.table(x)  # Ids
 
 
+class Drawn(nn.Module):
+    def forward(self, x):
+        return torch.multinomial(x, 5)  # Drawn
+
+
 class Mixed(nn.Module):
     def __init__(self):
         super().__init__()
