@@ -286,6 +286,10 @@ ERRORS: dict[str, Callable] = {
     "no samples": lambda device: torch.multinomial(torch.ones(3, device=device), 0),
     "too many dimensions": lambda device: torch.multinomial(torch.ones(2, 2, 2, device=device), 1),
     "rrelu": lambda device: torch.rrelu(torch.ones(2, device=device), 2.0, 1.0, True),
+    "integers of gamma": lambda device: torch._standard_gamma(
+        torch.ones(2, dtype=torch.int64, device=device)
+    ),
+    "complex trials": lambda device: torch.ones(2, dtype=torch.complex64, device=device).geometric_(0.5),
 }
 
 

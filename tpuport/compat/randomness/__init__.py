@@ -1,11 +1,12 @@
 """Random numbers: from torch's generators, on the device, the same eagerly and in a
 program.
 
-A draw passes these files: `samplers`, `samplers_in_place` and `von_mises` are torch's
-operators, and `placement` says which of them draw on the device; `streams` gives each
-draw a key, from a generator or from the arguments of the program that is being traced
-(`program_keys`); `distributions` makes the numbers of a key. `generator_states` is what
-code may do with the generators themselves.
+A draw passes these files. `samplers` has torch's operators, each a form
+(`operator_forms`) of what `distributions` makes of a key; `rrelu` draws too, and
+`distribution_classes` does what `torch.distributions` needs. `placement` says which of
+them draw on the device. `streams` gives each draw its key, from a generator or from the
+arguments of the program that is being traced (`program_keys`). `generator_states` is
+what code may do with the generators themselves.
 """
 
 from tpuport.compat.randomness.program_keys import ProgramKeys

@@ -6,13 +6,17 @@ torch's own code may save and restore a state around code that draws nothing, as
 `torch.utils.checkpoint` and `torch.random.fork_rng` do.
 """
 
+import functools
 import sys
 import weakref
 from typing import Any, Final
 
+import jax
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tpuport.compat import missing_cuda
+from tpuport.compat.declarations import Method
 from tpuport.compat.randomness import streams
 from tpuport.compat.user_frames import user_line
 from tpuport.errors import PortError
@@ -86,8 +90,8 @@ def seed() -> int:
     return _seed()
 
 
-def check_manual_seed() -> None:
-    """Called by `torch.manual_seed`.
+def check_seed(seed: int) -> None:
+    """What `torch.manual_seed` calls for devices other than its own.
 
     Raises:
         PortError: compiled code calls it.
@@ -95,7 +99,10 @@ def check_manual_seed() -> None:
     _refuse_in_program("torch.manual_seed", _SET)
 
 
-class WatchedGenerator(torch.Generator):
+_Generator = torch.Generator
+
+
+class WatchedGenerator(_Generator):
     """A `torch.Generator` that compiled code neither seeds nor asks for its state,
     unless the same program has created it.
     """
@@ -104,35 +111,54 @@ class WatchedGenerator(torch.Generator):
         program = streams.traced_program()
         self._program = None if program is None else weakref.ref(program)
 
-    def get_state(self) -> torch.Tensor:
-        self._check_use("get_state", _READ)
-        return super().get_state()
-
-    def initial_seed(self) -> int:
-        self._check_use("initial_seed", _READ)
-        return super().initial_seed()
-
-    def clone_state(self) -> torch.Generator:
-        self._check_use("clone_state", _READ)
-        return super().clone_state()
-
-    def set_state(self, new_state: torch.Tensor) -> torch.Generator:
-        self._check_use("set_state", _SET)
-        return super().set_state(new_state)
-
-    def manual_seed(self, seed: int) -> torch.Generator:
-        self._check_use("manual_seed", _SET)
-        return super().manual_seed(seed)
-
-    def seed(self) -> int:
-        self._check_use("seed", _SET)
-        return super().seed()
-
-    def _check_use(self, name: str, harm: str) -> None:
+    def check_use(self, name: str, harm: str) -> None:
+        """Raise an error if compiled code calls a method of this name."""
         program = streams.traced_program()
         is_its_own = self._program is not None and self._program() is program
         if not is_its_own:
             _refuse_in_program(f"torch.Generator.{name}", harm)
+
+
+def _watched(name: str, harm: str) -> Any:
+    method = getattr(_Generator, name)
+
+    @functools.wraps(method)
+    def call(self: WatchedGenerator, *args: Any, **kwargs: Any) -> Any:
+        self.check_use(name, harm)
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+for _name in ("get_state", "initial_seed", "clone_state"):
+    setattr(WatchedGenerator, _name, _watched(_name, _READ))
+for _name in ("set_state", "manual_seed", "seed"):
+    setattr(WatchedGenerator, _name, _watched(_name, _SET))
+
+
+class _GeneratorKind(type):
+    """Makes `torch.Generator(device="jax")` a generator of the host, which draws on the
+    device draw from as well.
+    """
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _Generator)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(_Generator, name)
+
+    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+        kind = torch.device(device).type
+        if kind == "cuda" and not missing_cuda.has_gpu():
+            raise missing_cuda.explanation(
+                'torch.Generator("cuda"): torch.Generator() draws on the device too'
+            )
+        return WatchedGenerator("cpu" if kind in ("jax", "privateuseone") else device)
+
+
+_generator_class = _GeneratorKind(
+    "Generator", (), {"__module__": "torch", "__doc__": _Generator.__doc__}
+)
 
 
 def _calling_package() -> str:
@@ -153,3 +179,41 @@ def _refuse(name: str, harm: str) -> None:
         fix="call it before the compiled call, and pass what the code needs of it as an argument; "
         "torch.Generator().manual_seed(seed) in the code draws the same numbers in each call",
     )
+
+
+def _next_key(self: Any, generator: torch.Generator | None = None) -> jax.Array:
+    """torchax's `get_and_rotate_prng_key`, which its own samplers call."""
+    return streams.next_key(generator)
+
+
+def _manual_seed(self: Any, key: Any) -> None:
+    """torchax's `manual_seed`, which is torch's."""
+    torch.manual_seed(int(key))
+
+
+_KEY_REASON = (
+    "keeps one key beside all programs, which is a tracer after the first of them"
+)
+_STATE_REASON = "does not notice a state that is read in code that is being traced"
+
+LOWERINGS = ()
+METHODS = (
+    Method("torch", "Generator", _generator_class, "has no generator of the device"),
+    Method("Environment", "get_and_rotate_prng_key", _next_key, _KEY_REASON),
+    Method("Environment", "manual_seed", _manual_seed, _KEY_REASON),
+    Method(
+        "device_module",
+        "manual_seed_all",
+        check_seed,
+        "does not notice a seed in code that is being traced",
+    ),
+    *(
+        Method(module, function.__name__, function, _STATE_REASON)
+        for module in ("torch", "torch.random")
+        for function in (get_rng_state, set_rng_state, initial_seed, seed)
+    ),
+    *(
+        Method("device_module", function.__name__, function, "has no state to save")
+        for function in (get_rng_state, set_rng_state)
+    ),
+)

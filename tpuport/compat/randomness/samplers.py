@@ -1,10 +1,8 @@
-"""Samplers with torch's meaning: random numbers from torch's generators, each draw with
-a key of its own.
+"""torch's samplers, and the operators that are forms of each.
 
 Shapes: R rows, K categories, N samples.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,18 +11,19 @@ import numpy as np
 import torch
 
 from tpuport.compat.argument_checks import is_known, require, require_values
-from tpuport.compat.convert import as_jax, jax_dtype
+from tpuport.compat.convert import jax_dtype
 from tpuport.compat.declarations import Lowering, overloads
-from tpuport.compat.outputs import store
-from tpuport.compat.randomness.distributions import (
-    categories,
-    coins,
-    gaussian,
-    integers,
-    repeated_categories,
-    unit,
+from tpuport.compat.randomness import distributions
+from tpuport.compat.randomness.operator_forms import (
+    Draw,
+    Operator,
+    Sampler,
+    constructor,
+    filling,
+    like,
+    require_kind,
+    type_name,
 )
-from tpuport.compat.randomness.streams import next_key
 
 # What torch's messages call types.
 _C_NAMES = {
@@ -33,149 +32,86 @@ _C_NAMES = {
     "int16": "short int",
     "int32": "int",
 }
-_NAMES = {
-    "bool": "Bool",
-    "uint8": "Byte",
-    "int8": "Char",
-    "int16": "Short",
-    "int32": "Int",
-    "int64": "Long",
-}
-_PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format"})
-# Largest integers up to which every one is a number of the type: the range of
-# `random_()` of floats.
-MANTISSA_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 
-def shape_of(sizes: tuple, size: Any = None) -> tuple[int, ...]:
-    """A shape that is given as its numbers, as one sequence of them, or as the keyword
-    `size`.
-    """
-    if size is None:
-        size = (
-            sizes[0]
-            if len(sizes) == 1 and isinstance(sizes[0], list | tuple)
-            else sizes
-        )
-    shape = tuple(map(int, size))
-    negative = next((number for number in shape if number < 0), 0)
+def _unit(draw: Draw) -> jax.Array:
+    return draw.numbers("check_uniform_bounds", distributions.unit)
+
+
+def _uniform(draw: Draw, low: Any = 0.0, high: Any = 1.0, **bounds: Any) -> jax.Array:
+    low, high = bounds.get("from", low), bounds.get("to", high)
     require(
-        not negative,
-        f"Trying to create tensor with negative dimension {negative}: {list(shape)}",
+        low <= high,
+        f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}",
     )
-    return shape
+    if jnp.issubdtype(draw.dtype, jnp.complexfloating):
+        return draw.numbers("check_uniform_bounds", distributions.unit) * (
+            high - low
+        ) + low * (1 + 1j)
+    return draw.numbers("check_uniform_bounds", distributions.uniform, low, high)
 
 
-def check_placement(keywords: dict[str, Any]) -> None:
-    """Let nothing among a constructor's keywords pass that is not about memory, which
-    jax manages.
-    """
-    others = keywords.keys() - _PLACEMENT
-    if others:
-        raise TypeError(f"got an unexpected keyword argument {min(others)!r}")
+def _gaussian(draw: Draw) -> jax.Array:
+    return draw.numbers("normal_kernel_cpu", distributions.gaussian)
 
 
-def dtype_of(
-    dtype: torch.dtype | None, out: Any = None, default: torch.dtype | None = None
-) -> np.dtype:
-    """The dtype asked for, that of the tensor `out`, or a default, as it is on the
-    device.
-    """
-    if out is not None:
-        default = out.dtype
-    return jax_dtype(dtype or default or torch.get_default_dtype())
+def _normal(draw: Draw, mean: Any = 0.0, std: Any = 1.0) -> jax.Array:
+    """Mean and standard deviation are numbers, or either is an array."""
+    is_array = isinstance(std, jax.Array) and std.ndim > 0
+    message = f"normal expects std >= 0.0, but found std {std}"
+    if is_array:
+        message = "normal expects all elements of std >= 0.0"
+    require_values(lambda values: values >= 0, std, message=message)
+    arrays = [value for value in (mean, std) if isinstance(value, jax.Array)]
+    if arrays and draw.array is None:
+        # The mean decides the dtype if it is a tensor.
+        shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
+        draw = draw._replace(shape=shape, dtype=arrays[0].dtype)
+    return (_gaussian(draw) * std + mean).astype(draw.dtype)
 
 
-def require_floating(dtype: np.dtype, kernel: str) -> None:
-    """Raise torch's error where integers cannot be drawn."""
-    if not jnp.issubdtype(dtype, jnp.inexact):
-        raise NotImplementedError(
-            f'"{kernel}" not implemented for {_type_name(dtype)!r}'
-        )
-
-
-def _type_name(dtype: np.dtype) -> str:
-    return _NAMES.get(np.dtype(dtype).name, np.dtype(dtype).name)
-
-
-def _constructor(sampler: Callable[..., jax.Array], kernel: str) -> Callable[..., Any]:
-    """`torch.rand` or `torch.randn`, by what they draw; `kernel` is what torch's error
-    for integers names.
-    """
-
-    def construct(
-        *sizes: Any,
-        size: Any = None,
-        generator: Any = None,
-        out: Any = None,
-        dtype: Any = None,
-        requires_grad: bool = False,
-        **placement: Any,
-    ) -> Any:
-        check_placement(placement)
-        dtype = dtype_of(dtype, out)
-        require_floating(dtype, kernel)
-        numbers = sampler(next_key(generator), shape_of(sizes, size), dtype)
-        return finished(store(out, numbers), requires_grad)
-
-    return construct
-
-
-rand = _constructor(unit, "check_uniform_bounds")
-randn = _constructor(gaussian, "normal_kernel_cpu")
-
-
-def finished(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """A new tensor, as the caller of a constructor wants it."""
-    return tensor.requires_grad_() if requires_grad else tensor
-
-
-def randint(
-    *args: Any, low: Any = 0, high: Any = None, size: Any = None, generator: Any = None, out: Any = None,
-    dtype: Any = None, requires_grad: bool = False, **placement: Any,
-) -> Any:  # fmt: skip
-    """`torch.randint`, by `high, size` or `low, high, size`, of which the last may be
-    keywords.
-    """
-    check_placement(placement)
-    bounds = list(args)
-    if size is None:
-        size = bounds.pop()
-    low, high = _bounds(bounds, low, high)
-    dtype = dtype_of(dtype, out, torch.int64)
-    numbers = draw_integers(generator, shape_of((), size), dtype, low, high)
-    return finished(store(out, numbers), requires_grad)
-
-
-def _bounds(positional: Sequence[Any], low: Any, high: Any) -> tuple[Any, Any]:
-    """The bounds of a call with `high` or `low, high` among its positional
-    arguments.
-    """
-    match positional:
-        case []:
-            return low, high
-        case [end] if high is None:
-            return low, end
-        case [start]:
-            return start, high
-    start, end = positional
-    return start, end
-
-
-def draw_integers(
-    generator: Any, shape: tuple[int, ...], dtype: np.dtype, low: Any, high: Any
-) -> jax.Array:
-    """Integers in [low, high), which are numbers or tensors."""
-    low, high = as_jax((low, high))
+def _integers(draw: Draw, *bounds: Any, **named: Any) -> jax.Array:
+    """Integers up to `high`, or in [low, high), or all of the dtype."""
+    low, high = _bounds(bounds, **named)
+    if high is None:
+        high = _largest(draw.dtype) + 1
     if is_known(low, high):
         low, high = int(low), int(high)
         message = f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
         require(low < high, message)
-        _require_range(low, high, dtype)
+        _require_range(low, high, draw.dtype)
         if high > jnp.iinfo(jax_dtype(torch.int64)).max:
             # One beyond the last number can be no number of the type.
             high = np.uint32(high)
-    return integers(next_key(generator), shape, dtype, low, high)
+    return draw.numbers("random_kernel_cpu", distributions.integers, low, high)
+
+
+def _bounds(positional: tuple, **named: Any) -> tuple[Any, Any]:
+    """The bounds of a call, the first of which may be missing or has its name."""
+    low, high = (
+        named.get(name, named.get(other))
+        for name, other in (("low", "from"), ("high", "to"))
+    )
+    match positional:
+        case [end] if high is None:
+            high = end
+        case [start]:
+            low = start
+        case [start, end]:
+            low, high = start, end
+    return 0 if low is None else low, high
+
+
+def _largest(dtype: np.dtype) -> int:
+    """The largest number that `random_()` draws for a dtype: of floats, the largest
+    integer up to which every one is a number of the type.
+    """
+    if dtype == jnp.bool_:
+        return 1
+    limit = int(jnp.iinfo(jax_dtype(torch.int64)).max)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return min(int(jnp.iinfo(dtype).max), limit)
+    return min(2 ** (jnp.finfo(dtype).nmant + 1), limit - 1)
 
 
 def _require_range(low: int, high: int, dtype: np.dtype) -> None:
@@ -189,94 +125,56 @@ def _require_range(low: int, high: int, dtype: np.dtype) -> None:
     require(least <= high - 1 <= most, f"to - 1 is out of bounds for {name}")
 
 
-def rand_like(
-    tensor: Any,
-    *,
-    generator: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    **options: Any,
-) -> Any:
-    """`torch.rand_like`."""
-    size = tuple(tensor.shape)
-    return rand(
-        size, generator=generator, dtype=dtype or tensor.dtype, out=out, **options
-    )
+def _permutation(draw: Draw, n: int) -> jax.Array:
+    message = f"Trying to create tensor with negative dimension {n}: [{n}]"
+    require(n >= 0, message)
+    return jax.random.permutation(draw.key(), int(n)).astype(draw.dtype)
 
 
-def randn_like(
-    tensor: Any,
-    *,
-    generator: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    **options: Any,
-) -> Any:
-    """`torch.randn_like`."""
-    size = tuple(tensor.shape)
-    return randn(
-        size, generator=generator, dtype=dtype or tensor.dtype, out=out, **options
-    )
-
-
-def randint_like(
-    tensor: Any, *bounds: Any, low: Any = 0, high: Any = None, generator: Any = None, dtype: Any = None,
-    out: Any = None, requires_grad: bool = False, **placement: Any,
-) -> Any:  # fmt: skip
-    """`torch.randint_like`, by `high` or `low, high`."""
-    check_placement(placement)
-    low, high = _bounds(bounds, low, high)
-    numbers = draw_integers(
-        generator, tuple(tensor.shape), dtype_of(dtype, tensor), low, high
-    )
-    return finished(store(out, numbers), requires_grad)
-
-
-def bernoulli(
-    tensor: Any, p: Any = None, *, generator: Any = None, out: Any = None
-) -> Any:
-    """`torch.bernoulli`: the tensor's values are the probabilities, unless `p` is
-    given.
-    """
-    array = tensor.jax()
+def _bernoulli(draw: Draw, p: Any = None) -> jax.Array:
+    """The tensor's values are the probabilities, unless others are given."""
     if p is None:
-        require_floating(array.dtype, "bernoulli_tensor_cpu_p_")
-        p = tensor
-    probabilities = as_jax(p)
-    require_probabilities(probabilities)
-    return store(
-        out, coins(next_key(generator), array.shape, array.dtype, probabilities)
-    )
+        require_kind(draw.dtype, "bernoulli_tensor_cpu_p_", jnp.floating)
+        p = draw.array
+    return _coins(draw, p)
 
 
-def require_probabilities(probabilities: Any) -> None:
-    """Raise torch's error for what is not a probability."""
+def _coins(draw: Draw, p: Any = 0.5) -> jax.Array:
     message = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
-    if not isinstance(probabilities, jax.Array):
-        message = f"bernoulli_ expects p to be in [0, 1], but got p={probabilities}"
-    require_values(
-        lambda values: (values >= 0) & (values <= 1), probabilities, message=message
-    )
+    if not isinstance(p, jax.Array):
+        message = f"bernoulli_ expects p to be in [0, 1], but got p={p}"
+    require_values(lambda values: (values >= 0) & (values <= 1), p, message=message)
+    return draw.numbers("bernoulli_scalar_cpu_", distributions.coins, p)
 
 
-def multinomial(
-    tensor: Any,
-    num_samples: int,
-    replacement: bool = False,
-    *,
-    generator: Any = None,
-    out: Any = None,
-) -> Any:
-    """`torch.multinomial`: indices by the weights in each row, each row with numbers of
-    its own.
-    """
-    weights = tensor.jax()
+def _exponential(draw: Draw, lambd: Any = 1.0) -> jax.Array:
+    require(lambd > 0, f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    return draw.numbers("exponential", distributions.exponentials, lambd)
+
+
+def _cauchy(draw: Draw, median: Any = 0.0, sigma: Any = 1.0) -> jax.Array:
+    require(sigma > 0, f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+    return draw.numbers("cauchy", distributions.cauchys, median, sigma)
+
+
+def _log_normal(draw: Draw, mean: Any = 1.0, std: Any = 2.0) -> jax.Array:
+    require(std > 0, f"log_normal_ expects std > 0.0, but found std={std}")
+    return draw.numbers("log_normal", distributions.log_normals, mean, std)
+
+
+def _geometric(draw: Draw, p: Any) -> jax.Array:
+    require(0 < p < 1, f"geometric_ expects p to be in (0, 1), but got p={p}")
+    return draw.numbers("geometric_cpu", distributions.geometrics, p)
+
+
+def _multinomial(draw: Draw, num_samples: int, replacement: bool = False) -> jax.Array:
+    """Indices by the weights in each row, each row with numbers of its own."""
+    weights = draw.array
     require(weights.ndim in (1, 2), "prob_dist must be 1 or 2 dim")
-    is_floating = bool(jnp.issubdtype(weights.dtype, jnp.floating))
-    name = _type_name(weights.dtype)
     require(
-        is_floating,
-        f"multinomial only supports floating-point dtypes for input, got: {name}",
+        bool(jnp.issubdtype(weights.dtype, jnp.floating)),
+        "multinomial only supports floating-point dtypes for input, got: "
+        + type_name(weights.dtype),
     )
     require(num_samples > 0, f"cannot sample n_sample <= 0 samples, got {num_samples}")
     size = weights.shape[-1]
@@ -286,9 +184,11 @@ def multinomial(
     )
     weights_RK = weights.reshape(-1, size).astype(jnp.float32)
     _require_weights(weights_RK)
-    sampler = repeated_categories if replacement else categories
-    chosen_RN = sampler(next_key(generator), weights_RK, num_samples)
-    return store(out, chosen_RN.reshape(*weights.shape[:-1], num_samples))
+    sampler = (
+        distributions.repeated_categories if replacement else distributions.categories
+    )
+    chosen_RN = sampler(draw.key(), weights_RK, num_samples)
+    return chosen_RN.reshape(*weights.shape[:-1], num_samples)
 
 
 def _require_weights(weights_RK: jax.Array) -> None:
@@ -304,79 +204,88 @@ def _require_weights(weights_RK: jax.Array) -> None:
     )
 
 
-def poisson(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
-    """`torch.poisson`: the tensor's values are the rates."""
-    rates = tensor.jax()
-    require_floating(rates.dtype, "poisson_cpu")
+# Of tensors that are the parameters. They take the generator by position, too.
+
+
+def _poisson(draw: Draw, generator: Any = None) -> jax.Array:
     message = "invalid Poisson rate, expected rate to be non-negative"
-    require_values(lambda values: values >= 0, rates, message=message)
-    counts = jax.random.poisson(
-        next_key(generator), rates.astype(jnp.float32), rates.shape
-    )
-    return store(out, counts.astype(rates.dtype))
+    require_values(lambda values: values >= 0, draw.array, message=message)
+    return _wide(draw, "poisson_cpu", jax.random.poisson, generator)
 
 
-def binomial(count: Any, prob: Any, generator: Any = None, *, out: Any = None) -> Any:
-    """`torch.binomial`: successes among `count` trials of probability `prob`."""
-    trials: jax.Array = count.jax()
-    probabilities: jax.Array = prob.jax()
-    require_floating(trials.dtype, "binomial_cpu")
-    shape = jnp.broadcast_shapes(trials.shape, probabilities.shape)
+def _binomial(draw: Draw, prob: jax.Array, generator: Any = None) -> jax.Array:
+    shape = jnp.broadcast_shapes(draw.shape, prob.shape)
     # jax gives NaN where torch takes the nearest number that makes sense.
-    trials_wide = jnp.maximum(trials.astype(jnp.float32), 0.0)
-    probabilities = jnp.clip(probabilities.astype(jnp.float32), 0.0, 1.0)
-    numbers = jax.random.binomial(
-        next_key(generator), trials_wide, probabilities, tuple(map(int, shape))
-    )
-    return store(out, numbers.astype(trials.dtype))
+    probabilities = jnp.clip(prob.astype(jnp.float32), 0.0, 1.0)
+
+    def sample(key: jax.Array, trials: jax.Array) -> jax.Array:
+        return jax.random.binomial(key, jnp.maximum(trials, 0.0), probabilities, shape)
+
+    return _wide(draw, "binomial_cpu", sample, generator)
 
 
-def standard_gamma(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
-    """Gamma variables of rate 1 whose shapes are the tensor's values, for
-    `torch.distributions`.
-    """
-    concentrations = tensor.jax()
-    numbers = jax.random.gamma(next_key(generator), concentrations.astype(jnp.float32))
-    return store(out, numbers.astype(concentrations.dtype))
+def _gamma(draw: Draw, generator: Any = None) -> jax.Array:
+    return _wide(draw, "gamma_cpu", jax.random.gamma, generator)
 
 
-def dirichlet(tensor: Any, generator: Any = None, *, out: Any = None) -> Any:
-    """Dirichlet variables over the last dimension, for `torch.distributions`."""
-    concentrations = tensor.jax()
-    numbers = jax.random.dirichlet(
-        next_key(generator), concentrations.astype(jnp.float32)
-    )
-    return store(out, numbers.astype(concentrations.dtype))
+def _dirichlet(draw: Draw, generator: Any = None) -> jax.Array:
+    return _wide(draw, "dirichlet", jax.random.dirichlet, generator)
 
+
+def _wide(draw: Draw, kernel: str, sampler: Sampler, generator: Any) -> jax.Array:
+    """Numbers whose parameter is the tensor, drawn in float32."""
+    require_kind(draw.dtype, kernel, jnp.floating)
+    parameters = draw.array.astype(jnp.float32)
+    return sampler(draw.key(generator), parameters).astype(draw.dtype)
+
+
+# Of torch, and of aten.
+OPERATORS: dict[str, Operator] = {
+    "rand": constructor(_unit, is_plain=True),
+    "rand_like": like(_unit),
+    "uniform": like(_uniform),
+    "uniform_": filling(_uniform),
+    "randn": constructor(_gaussian, is_plain=True),
+    "randn_like": like(_gaussian),
+    "normal": constructor(_normal),
+    "normal_": filling(_normal),
+    "normal_functional": like(_normal),
+    "randint": constructor(_integers, torch.int64),
+    "randint_like": like(_integers),
+    "random": like(_integers),
+    "random_": filling(_integers),
+    "randperm": constructor(_permutation, torch.int64),
+    "bernoulli": like(_bernoulli),
+    "bernoulli_": filling(_coins),
+    "exponential": like(_exponential),
+    "exponential_": filling(_exponential),
+    "cauchy": like(_cauchy),
+    "cauchy_": filling(_cauchy),
+    "log_normal": like(_log_normal),
+    "log_normal_": filling(_log_normal),
+    "geometric": like(_geometric),
+    "geometric_": filling(_geometric),
+    "multinomial": like(_multinomial),
+    "poisson": like(_poisson),
+    "binomial": like(_binomial),
+    "_standard_gamma": like(_gamma),
+    "_sample_dirichlet": like(_dirichlet),
+}
+# Of those that also run for the host.
+PLACED = ("randperm", "normal")
 
 _REASON = "keeps its random key beside the program: each call draws the same numbers, and the next trace fails"
-
-_aten = torch.ops.aten
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "rand": rand,
-    "randn": randn,
-    "randint": randint,
-    "rand_like": rand_like,
-    "randn_like": randn_like,
-    "randint_like": randint_like,
-    "bernoulli": bernoulli,
-    "multinomial": multinomial,
-    "poisson": poisson,
-    "binomial": binomial,
-    "_standard_gamma": standard_gamma,
-    "_sample_dirichlet": dirichlet,
-}
-
-
 LOWERINGS = (
     *(
         Lowering(target, function, _REASON)
-        for name, function in _FUNCTIONS.items()
+        for name, function in OPERATORS.items()
+        if name not in PLACED
         for target in overloads(name)
     ),
     # torch's constructors do not reach aten.
-    Lowering(torch.rand, rand, _REASON),
-    Lowering(torch.randn, randn, _REASON),
-    Lowering(torch.randint, randint, _REASON),
+    *(
+        Lowering(getattr(torch, name), OPERATORS[name], _REASON)
+        for name in ("rand", "randn", "randint")
+    ),
 )
 METHODS = ()

@@ -1,14 +1,17 @@
-"""Von Mises variables, which torch draws until all are accepted, in float64."""
+"""`torch.distributions`, which asks for values: whether arguments are valid, and
+whether all Von Mises variables, which it draws in float64, are accepted.
+"""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
 from tpuport.compat.argument_checks import is_known
 from tpuport.compat.convert import is_ported, to_jax, wrap
-from tpuport.compat.declarations import Method
+from tpuport.compat.declarations import Lowering, Method
 from tpuport.compat.host_callbacks import call_host, require_callback
 from tpuport.compat.randomness import streams
 from tpuport.compat.replacements import original
@@ -50,8 +53,39 @@ def angles(
     return call_host(draw, [result], jax.random.bits(key, (4,)), *parameters)[0]
 
 
-LOWERINGS = ()
+def is_all_true(tensor: Any) -> Any:
+    """`torch._is_all_true`, by which `torch.distributions` checks its arguments:
+    unknown values are taken for valid.
+    """
+    array = tensor.jax()
+    return wrap(jnp.all(array)) if is_known(array) else torch.tensor(True)
+
+
+class _ValidateKnownValues:
+    """`Distribution._validate_args` where nobody has set it: not while a program is
+    traced, which has no values yet.
+
+    Not a property: torch assigns `self._validate_args` where a constructor is told to
+    validate, or not to.
+    """
+
+    def __init__(self, default: bool) -> None:
+        self._default = default
+
+    def __get__(self, instance: Any, owner: type) -> bool:
+        return self._default and not streams.is_traced()
+
+
+LOWERINGS = (
+    Lowering(torch.ops.aten._is_all_true.default, is_all_true, "has no lowering"),
+)
 METHODS = (
+    Method(
+        "Distribution",
+        "_validate_args",
+        _ValidateKnownValues(torch.distributions.Distribution._validate_args),
+        "asks for the values of arguments",
+    ),
     Method(
         "VonMises",
         "sample",

@@ -6,7 +6,7 @@ import torch
 
 import tpuport
 from tpuport import compat
-from tpuport.compat.randomness.von_mises import angles
+from tpuport.compat.randomness.distribution_classes import angles
 
 
 @pytest.mark.parametrize("concentration", [1e-4, 0.49, 0.51, 4.0, 1e6])
