@@ -222,7 +222,9 @@ def _read_options(request: Request, prompt_length: int) -> Options:
     options = read_options(
         request.model, request.generation_config, request.options, prompt_length
     )
-    processors = dataclasses.replace(options.processors, timestamps=request.timestamps)
+    if request.timestamps is None:
+        return options
+    processors = {**options.processors, "timestamps": request.timestamps}
     return dataclasses.replace(options, processors=processors)
 
 

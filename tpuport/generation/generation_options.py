@@ -25,7 +25,6 @@ from tpuport.generation.option_values import (
     read_strings,
 )
 from tpuport.generation.processor_options import (
-    NO_PROCESSORS,
     PROCESSOR_FIELDS,
     ProcessorOptions,
     read_processor_options,
@@ -117,7 +116,7 @@ class Options:
     stop_strings: tuple[str, ...]
     max_time: float | None
     max_cache_len: int | None
-    processors: ProcessorOptions = NO_PROCESSORS
+    processors: ProcessorOptions = dataclasses.field(default_factory=dict)
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False

@@ -2,9 +2,9 @@
 classes.
 """
 
-import dataclasses
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers import GenerationConfig
@@ -12,13 +12,11 @@ from transformers.generation import logits_process
 
 from tpuport.errors import PortError
 from tpuport.generation.option_values import (
-    field_reader,
     read_bool,
     read_float,
     read_ids,
     read_int,
 )
-from tpuport.generation.whisper_processors import TimestampRules
 
 # What the classes raise for values that they do not take.
 _VALUE_ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
@@ -26,122 +24,9 @@ _VALUE_ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError
 # A bias for the last token of each sequence, where the tokens before it have just been
 # generated.
 SequenceBiases = dict[tuple[int, ...], float]
-
-
-@dataclasses.dataclass(frozen=True)
-class ProcessorOptions:
-    """Options of one call. None, an empty tuple and False ask for nothing, as do those
-    of sampling when it is off.
-
-    Attributes:
-        exponential_decay_length_penalty: how many new tokens come before it, and its
-            factor.
-        bad_words: as biases of -inf, without the words that are an end-of-sequence id.
-        timestamps: no field of GenerationConfig, but of Whisper's own `generate`.
-    """
-
-    sequence_bias: SequenceBiases | None = None
-    encoder_repetition_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None
-    encoder_no_repeat_ngram_size: int | None = None
-    bad_words: SequenceBiases | None = None
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: tuple[int, ...] = ()
-    remove_invalid_values: bool = False
-    exponential_decay_length_penalty: tuple[int, float] | None = None
-    suppress_tokens: tuple[int, ...] = ()
-    begin_suppress_tokens: tuple[int, ...] = ()
-    timestamps: TimestampRules | None = None
-    top_h: float | None = None
-    typical_p: float | None = None
-    epsilon_cutoff: float | None = None
-    eta_cutoff: float | None = None
-    renormalize_logits: bool = False
-
-
-NO_PROCESSORS = ProcessorOptions()
-PROCESSOR_FIELDS = frozenset(
-    "sequence_bias encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "
-    "forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
-    "begin_suppress_tokens top_h typical_p epsilon_cutoff eta_cutoff renormalize_logits".split()
-)
-
-
-def read_processor_options(
-    config: GenerationConfig, eos: tuple[int, ...]
-) -> ProcessorOptions:
-    """The options that transformers' `generate` would make processors of.
-
-    Raises:
-        PortError: a value that the processor's class does not take.
-    """
-    read = field_reader(config)
-    options = ProcessorOptions(
-        sequence_bias=read("sequence_bias", _read_sequence_bias),
-        encoder_repetition_penalty=read("encoder_repetition_penalty", _read_penalty),
-        no_repeat_ngram_size=read("no_repeat_ngram_size", _read_size),
-        encoder_no_repeat_ngram_size=read("encoder_no_repeat_ngram_size", _read_size),
-        bad_words=read("bad_words_ids", _read_bad_words, eos),
-        forced_bos_token_id=read("forced_bos_token_id", _read_token),
-        forced_eos_token_id=read("forced_eos_token_id", _read_tokens),
-        remove_invalid_values=read("remove_invalid_values", read_bool),
-        exponential_decay_length_penalty=read(
-            "exponential_decay_length_penalty", _read_decay, eos
-        ),
-        suppress_tokens=read("suppress_tokens", read_ids),
-        begin_suppress_tokens=read("begin_suppress_tokens", read_ids),
-        renormalize_logits=read("renormalize_logits", read_bool),
-    )
-    _check_forced(options)
-    if config.do_sample is not True:
-        return options
-    return dataclasses.replace(
-        options,
-        top_h=read("top_h", _read_filter, logits_process.TopHLogitsWarper),
-        typical_p=read(
-            "typical_p", _read_filter, logits_process.TypicalLogitsWarper, 1.0
-        ),
-        epsilon_cutoff=read("epsilon_cutoff", _read_cutoff),
-        eta_cutoff=read("eta_cutoff", _read_cutoff),
-    )
-
-
-def _check_forced(options: ProcessorOptions) -> None:
-    """PortError if every token that is forced at one end is suppressed, as transformers
-    raises it.
-    """
-    bos = options.forced_bos_token_id
-    tokens = {
-        "forced_bos_token_id": set() if bos is None else {bos},
-        "forced_eos_token_id": set(options.forced_eos_token_id),
-    }
-    for name, forced in tokens.items():
-        if forced and forced <= set(options.suppress_tokens):
-            raise PortError(
-                "every token that is forced is suppressed too, which leaves none",
-                where=f"{name}={sorted(forced)}, suppress_tokens",
-                fix=f"leave {name} out, or one of its tokens out of suppress_tokens",
-            )
-
-
-def check_token_ids(options: ProcessorOptions, vocabulary: int) -> None:
-    """PortError for biased or forced tokens that the vocabulary does not have, as
-    transformers raises it.
-    """
-    bos = options.forced_bos_token_id
-    tokens = {
-        "sequence_bias": itertools.chain.from_iterable(options.sequence_bias or ()),
-        "bad_words_ids": itertools.chain.from_iterable(options.bad_words or ()),
-        "forced_bos_token_id": [] if bos is None else [bos],
-        "forced_eos_token_id": options.forced_eos_token_id,
-    }
-    for name, ids in tokens.items():
-        outside = [token for token in ids if token >= vocabulary]
-        if outside:
-            raise PortError(
-                f"the vocabulary has {vocabulary} tokens, and these are not among them: {outside}",
-                where=name,
-            )
+# What is asked for, by the names of the fields. `timestamps` is no field, but the rules
+# of Whisper's own `generate`.
+ProcessorOptions = Mapping[str, Any]
 
 
 def _construct(name: str, value: Any, make: Callable[[], Any]) -> Any:
@@ -245,3 +130,98 @@ def _read_cutoff(name: str, value: Any) -> float | None:
     cutoff = read_float(name, value)
     # transformers ignores those outside as well.
     return cutoff if 0.0 < cutoff < 1.0 else None
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "sequence_bias": _read_sequence_bias,
+    "encoder_repetition_penalty": _read_penalty,
+    "no_repeat_ngram_size": _read_size,
+    "encoder_no_repeat_ngram_size": _read_size,
+    "forced_bos_token_id": _read_token,
+    "forced_eos_token_id": _read_tokens,
+    "remove_invalid_values": read_bool,
+    "suppress_tokens": read_ids,
+    "begin_suppress_tokens": read_ids,
+    "renormalize_logits": read_bool,
+}
+# Those that are told which ids end a sequence.
+_READERS_WITH_ENDS: dict[str, Callable[..., Any]] = {
+    "bad_words_ids": _read_bad_words,
+    "exponential_decay_length_penalty": _read_decay,
+}
+_READERS_OF_SAMPLING: dict[str, Callable[[str, Any], Any]] = {
+    "top_h": functools.partial(_read_filter, processor=logits_process.TopHLogitsWarper),
+    "typical_p": functools.partial(
+        _read_filter, processor=logits_process.TypicalLogitsWarper, off_from=1.0
+    ),
+    "epsilon_cutoff": _read_cutoff,
+    "eta_cutoff": _read_cutoff,
+}
+PROCESSOR_FIELDS = frozenset(_READERS | _READERS_WITH_ENDS | _READERS_OF_SAMPLING)
+
+
+def read_processor_options(
+    config: GenerationConfig, eos: tuple[int, ...]
+) -> ProcessorOptions:
+    """The options that transformers' `generate` would make processors of; of sampling,
+    only if it is on.
+
+    Raises:
+        PortError: a value that the processor's class does not take.
+    """
+    readers = _READERS | {
+        name: functools.partial(reader, eos=eos)
+        for name, reader in _READERS_WITH_ENDS.items()
+    }
+    if config.do_sample is True:
+        readers |= _READERS_OF_SAMPLING
+    values = {
+        name: reader(name, getattr(config, name)) for name, reader in readers.items()
+    }
+    # A token may be 0, which is equal to False.
+    options = {
+        name: value
+        for name, value in values.items()
+        if not (value is None or value is False or value == ())
+    }
+    _check_forced(options)
+    return options
+
+
+def _check_forced(options: ProcessorOptions) -> None:
+    """PortError if every token that is forced at one end is suppressed, as transformers
+    raises it.
+    """
+    for name, forced in _forced_tokens(options).items():
+        if forced and set(forced) <= set(options.get("suppress_tokens", ())):
+            raise PortError(
+                "every token that is forced is suppressed too, which leaves none",
+                where=f"{name}={sorted(forced)}, suppress_tokens",
+                fix=f"leave {name} out, or one of its tokens out of suppress_tokens",
+            )
+
+
+def _forced_tokens(options: ProcessorOptions) -> dict[str, tuple[int, ...]]:
+    """The tokens that are forced at each end, by the name of the option."""
+    bos = options.get("forced_bos_token_id")
+    return {
+        "forced_bos_token_id": () if bos is None else (bos,),
+        "forced_eos_token_id": options.get("forced_eos_token_id", ()),
+    }
+
+
+def check_token_ids(options: ProcessorOptions, vocabulary: int) -> None:
+    """PortError for biased or forced tokens that the vocabulary does not have, as
+    transformers raises it.
+    """
+    sequences = {
+        name: tuple(itertools.chain.from_iterable(options.get(name, ())))
+        for name in ("sequence_bias", "bad_words_ids")
+    }
+    for name, ids in (sequences | _forced_tokens(options)).items():
+        outside = [token for token in ids if token >= vocabulary]
+        if outside:
+            raise PortError(
+                f"the vocabulary has {vocabulary} tokens, and these are not among them: {outside}",
+                where=name,
+            )

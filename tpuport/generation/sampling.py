@@ -11,13 +11,22 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from tpuport.errors import PortError
-from tpuport.generation import logits_filters
 from tpuport.generation.beam_search import BeamSettings, beam_settings
 from tpuport.generation.generation_options import Options
 from tpuport.generation.guidance import Guidance
-from tpuport.generation.logits_processors import Processors, Step, mark_tokens
+from tpuport.generation.logits_filters import least_kept, least_tokens
+from tpuport.generation.logits_processors import (
+    BANS,
+    BIASES,
+    CUTS,
+    ENTROPY,
+    FORCES,
+    LAST,
+    Processors,
+    Step,
+    penalize,
+)
 from tpuport.generation.step_outputs import OutputSettings, output_settings
-from tpuport.generation.whisper_processors import force_timestamps
 
 # A fixed number of slots, so that another list of ids needs no other program.
 EOS_SLOTS = 16
@@ -104,84 +113,56 @@ def process_logits(
             and at slots not yet written.
         new_tokens: how many have been generated so far.
     """
-    processors = settings.processors
-    step = None if processors is None else Step(processors, tokens_BT, new_tokens)
-    scores = logits_BV
-    if step is not None:
-        scores = step.bias_sequences(scores)
-        if step.processors.penalizes_padding:
+    ids = jnp.arange(logits_BV.shape[-1], dtype=jnp.int32)
+    ends = jnp.any(ids[None] == settings.eos[:, None], axis=0)
+    processors, scores = settings.processors, logits_BV
+    step = None
+    if processors is not None:
+        step = Step(processors, tokens_BT, new_tokens, ends)
+        if processors.penalizes_padding:
             present_BT = step.visible
+
+    def process(names: tuple[str, ...], scores: jax.Array) -> jax.Array:
+        return scores if step is None else step.process(names, scores)
+
+    def cut(scores: jax.Array) -> jax.Array:
+        scores = process(ENTROPY, scores / settings.temperature)
+        return process(CUTS, _filter(step, scores, settings))
+
+    scores = process(BIASES, scores)
     scores = jax.lax.cond(
         settings.repetition_penalty != 1.0,
-        lambda s: _penalize(s, tokens_BT, present_BT, settings.repetition_penalty),
+        lambda s: penalize(s, tokens_BT, present_BT, settings.repetition_penalty),
         lambda s: s,
         scores,
     )
-    if step is not None:
-        scores = step.ban_sequences(scores)
-    ids = jnp.arange(scores.shape[-1], dtype=jnp.int32)
-    ends = jnp.any(ids[None] == settings.eos[:, None], axis=0)
+    scores = process(BANS, scores)
     scores = jnp.where((new_tokens < settings.min_new) & ends, -jnp.inf, scores)
-    if step is not None:
-        scores = step.force_tokens(scores, ends)
-        if step.processors.timestamps is not None:
-            columns = step.processors.prompt_columns
-            scores = force_timestamps(
-                scores, tokens_BT, columns, new_tokens, step.processors.timestamps
-            )
-    scores = jax.lax.cond(
-        settings.do_sample, lambda s: _filter(s, settings), lambda s: s, scores
-    )
-    return scores if step is None else step.finish(scores)
+    scores = process(FORCES, scores)
+    scores = jax.lax.cond(settings.do_sample, cut, lambda s: s, scores)
+    return process(LAST, scores)
 
 
-def _penalize(
-    scores: jax.Array, tokens_BT: jax.Array, present_BT: jax.Array, penalty: jax.Array
+def _filter(
+    step: Step | None, scores: jax.Array, settings: SamplingSettings
 ) -> jax.Array:
-    """Positive scores of tokens already there are divided, negative ones multiplied
-    (Keskar et al. 2019, CTRL).
+    """Top-k, top-p and min-p of [B, V]; the sort of the first two runs only when one of
+    them is on.
     """
-    seen = mark_tokens(tokens_BT, present_BT, scores.shape)
-    return jnp.where(
-        seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores
-    )
-
-
-def _filter(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
-    """Temperature and the filters of [B, V]; the sort of top-k and top-p runs only when
-    one of them is on.
-    """
-    processors = settings.processors
-    scores = scores / settings.temperature
-    if processors is not None and processors.top_h is not None:
-        scores = logits_filters.filter_top_h(scores, processors)
     is_cut = (settings.top_k > 0) | (settings.top_p < 1.0)
     scores = jax.lax.cond(
-        is_cut, lambda s: _top_k_top_p(s, settings), lambda s: s, scores
+        is_cut, lambda s: _top_k_top_p(step, s, settings), lambda s: s, scores
     )
     probabilities = jax.nn.softmax(scores, axis=-1)
     floor = settings.min_p * jnp.max(probabilities, axis=-1, keepdims=True)
     # At min_p = 1 the most probable token must stay whatever the product rounds to.
-    keep = (probabilities >= floor) | (
-        probabilities == jnp.max(probabilities, axis=-1, keepdims=True)
-    )
-    if processors is not None and processors.min_tokens is not None:
-        keep = keep | (
-            probabilities >= logits_filters.least_kept(probabilities, processors)
-        )
-    scores = jnp.where((settings.min_p > 0.0) & ~keep, -jnp.inf, scores)
-    if processors is None:
-        return scores
-    if processors.typical_p is not None:
-        scores = logits_filters.filter_typical(scores, processors)
-    if processors.epsilon_cutoff is not None:
-        scores = logits_filters.filter_epsilon(scores, processors)
-    if processors.eta_cutoff is not None:
-        scores = logits_filters.filter_eta(scores, processors)
-    return scores
+    keep = (probabilities >= floor) | (probabilities >= least_kept(step, probabilities))
+    return jnp.where((settings.min_p > 0.0) & ~keep, -jnp.inf, scores)
 
 
-def _top_k_top_p(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
+def _top_k_top_p(
+    step: Step | None, scores: jax.Array, settings: SamplingSettings
+) -> jax.Array:
     """One ascending sort serves both: top-k keeps ties with the k-th score, top-p the
     smallest set of mass above p.
     """
@@ -196,10 +177,7 @@ def _top_k_top_p(scores: jax.Array, settings: SamplingSettings) -> jax.Array:
     )
     ascending = jnp.where(ascending < kth, -jnp.inf, ascending)
     mass = jnp.cumsum(jax.nn.softmax(ascending, axis=-1), axis=-1)
-    if settings.processors is None or settings.processors.min_tokens is None:
-        last = jnp.arange(vocabulary) == vocabulary - 1
-    else:
-        last = jnp.arange(vocabulary) >= vocabulary - settings.processors.min_tokens
+    last = jnp.arange(vocabulary) >= vocabulary - least_tokens(step)
     remove = (settings.top_p < 1.0) & (mass <= 1.0 - settings.top_p) & ~last
     filtered = jnp.where(remove, -jnp.inf, ascending)
     # The inverse permutation brings each score back to its token.

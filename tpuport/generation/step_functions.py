@@ -41,7 +41,7 @@ _CLASSES = {
     "encoder_repetition_penalty": logits_process.EncoderRepetitionPenaltyLogitsProcessor,
     "no_repeat_ngram_size": logits_process.NoRepeatNGramLogitsProcessor,
     "encoder_no_repeat_ngram_size": logits_process.EncoderNoRepeatNGramLogitsProcessor,
-    "bad_words": logits_process.NoBadWordsLogitsProcessor,
+    "bad_words_ids": logits_process.NoBadWordsLogitsProcessor,
     "forced_bos_token_id": logits_process.ForcedBOSTokenLogitsProcessor,
     "forced_eos_token_id": logits_process.ForcedEOSTokenLogitsProcessor,
     "remove_invalid_values": logits_process.InfNanRemoveLogitsProcessor,
@@ -242,4 +242,4 @@ def _is_asked_for(name: str, options: Options) -> bool:
             return options.repetition_penalty != 1.0
         case "min_length" | "min_new_tokens":
             return options.min_new > 0
-    return getattr(options.processors, name) not in (None, (), False)
+    return name in options.processors
