@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tpuport.base.temporary import garbage_collection_off
 from tpuport.lint import workers
-from tpuport.lint.source import garbage_collection_off
 
 PROGRAM = """
 import os, signal, sys, time

@@ -1,8 +1,9 @@
 """Attributes that an object has, or variables that the environment has, for as long as
-a block runs, or until they are restored.
+a block runs, or until they are restored; garbage that waits for the end of a block.
 """
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -55,3 +56,17 @@ def restore_attribute(owner: Any, name: str, former: Any) -> None:
         delattr(owner, name)
     else:
         setattr(owner, name, former)
+
+
+@contextlib.contextmanager
+def garbage_collection_off() -> Iterator[None]:
+    """Suspend garbage collection for a block that makes many objects, few of them
+    garbage: each collection would look at all that the process has.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -208,7 +208,7 @@ def use_weights_in_loop(
             # Also after an error, whose traceback a user may inspect in the same
             # process.
             for snapshot in snapshots:
-                if not snapshot.container.has(snapshot.contents):
+                if not snapshot.is_current():
                     _replace_lost(snapshot, state, loop)
             located = state.located_tensors()
             indices = _undo_writes(state.tensors, tensors)
@@ -218,7 +218,7 @@ def use_weights_in_loop(
         line = assigning_line(state, path)
         # What was written is undone, so a flag that says that it was would be wrong.
         for snapshot in snapshots:
-            snapshot.container.fill(snapshot.contents)
+            snapshot.restore()
         raise WrittenInLoop(
             f"{path} is written to in place inside of {loop}, or replaced, which it does not carry out",
             where=line,
@@ -252,7 +252,7 @@ def _replace_lost(snapshot: Snapshot, state: PythonState, loop: str) -> None:
     """Replace what the model has left in a container and what the loop does not carry
     out.
     """
-    location, container, before = snapshot
+    location, container, before, _ = snapshot
     if location.part in WEIGHTS:
         # A weight that is gone is an AttributeError by itself.
         container.fill(before)

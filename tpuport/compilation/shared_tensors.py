@@ -264,7 +264,7 @@ def _share_again(model: torch.nn.Module, shared: _Shared) -> None:
             part.data = whole.detach().as_strided(
                 view.layout.shape, view.layout.stride(), int(offset)
             )
-    for _, container, contents in shared.containers:
+    for _, container, contents, _ in shared.containers:
         current = {name: _replaced(value, moved) for name, value in contents.items()}
         changes = {
             name: value

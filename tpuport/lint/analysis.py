@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tpuport.base.mappings import group_by
+from tpuport.base.temporary import garbage_collection_off
 from tpuport.lint import scenarios
 from tpuport.lint.abstract_values import (
     TENSOR,
@@ -36,7 +37,7 @@ from tpuport.lint.project import Project
 from tpuport.lint.rules.rule import Rule
 from tpuport.lint.scanner import Scanner
 from tpuport.lint.scope_statements import all_nodes
-from tpuport.lint.source import SourceFile, contains, garbage_collection_off
+from tpuport.lint.source import SourceFile, contains
 from tpuport.lint.traced_functions import (
     COMPILERS,
     EntryPoint,

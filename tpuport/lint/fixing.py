@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tpuport.base.mappings import group_by
+from tpuport.base.temporary import garbage_collection_off
 from tpuport.lint import source
 from tpuport.lint.diagnostics import make_finding
 from tpuport.lint.findings import Applicability, Finding
@@ -108,7 +109,7 @@ def _determine_fixes(
     for path, findings in findings_by_file.items():
         text = _text(session, path)
         # Nothing of a syntax tree is garbage before the whole of it is.
-        with source.garbage_collection_off():
+        with garbage_collection_off():
             fixes = available_fixes(text, findings)
         fix_by_identity.update(zip(map(id, findings), fixes, strict=True))
         if cache is not None:

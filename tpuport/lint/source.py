@@ -3,18 +3,17 @@ cannot be.
 """
 
 import ast
-import contextlib
 import dataclasses
-import gc
 import io
 import itertools
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tpuport.base.temporary import garbage_collection_off
 from tpuport.errors import PortError
 from tpuport.lint.findings import Finding, Severity
 from tpuport.lint.notebooks import SUFFIX, NotANotebookError, Notebook
@@ -207,23 +206,6 @@ def parse(text: str, path: Path, display: str, encoding: str = "utf-8") -> Sourc
             _unreadable(display, reason, "split the expression, or exclude the file")
         ) from None
     return SourceFile(path, display, text, split_lines(text), tree, encoding)
-
-
-@contextlib.contextmanager
-def garbage_collection_off() -> Iterator[None]:
-    """Suspend garbage collection for one file, whose nodes and abstract values trigger
-    it over and over.
-
-    Few of them are garbage before the file is done, and a collection looks at the trees
-    of all files.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _read_bytes(path: Path, display: str) -> bytes:

@@ -48,6 +48,13 @@ class Container:
     has_names = False
     is_fixed = False
 
+    @property
+    def versioned(self) -> dict | None:
+        """The dictionary whose version tells of each change of the container; None if
+        none does.
+        """
+        return None
+
     def read(self) -> Contents:
         """What is in the container now."""
         raise NotImplementedError
@@ -111,6 +118,11 @@ class Dictionary(NamedContainer):
         # A derived class may count, check or refuse what is written to it.
         self._class = container_of(type(items))
 
+    @property
+    def versioned(self) -> dict | None:
+        # An ordered one has its order beside the dictionary.
+        return None if self._class is OrderedDict else self.items
+
     def read(self) -> Contents:
         return dict(self._class.items(self.items))
 
@@ -141,6 +153,10 @@ class Attributes(Dictionary):
     def is_replaced(self) -> bool:
         """Whether the object has got another dictionary, `value.__dict__ = {}`."""
         return self._owner is not None and self._owner.__dict__ is not self.items
+
+    @property
+    def versioned(self) -> dict | None:
+        return self._owner.__dict__ if self.is_replaced else self.items
 
     def read(self) -> Contents:
         return dict(self._owner.__dict__ if self.is_replaced else self.items)

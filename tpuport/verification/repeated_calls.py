@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import jax
 import torch
 
+from tpuport.base.temporary import garbage_collection_off
 from tpuport.compilation import CompiledFunction
 from tpuport.trace_errors import Source
 from tpuport.verification import differences, further_calls, model_runs
@@ -88,16 +89,11 @@ def _call_and_count(
     compiled: CompiledFunction, arguments: Arguments
 ) -> tuple[list[torch.Tensor], collections.Counter[str]]:
     """The result of a call, and the arrays that it leaves, garbage among them."""
-    collects = gc.isenabled()
     # While nothing is collected, garbage from before the call counts both times.
-    gc.disable()
-    try:
+    with garbage_collection_off():
         before = _live_arrays()
         outputs = model_runs.call_compiled(compiled, arguments)
         return outputs, _live_arrays() - before
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _live_arrays() -> collections.Counter[str]:

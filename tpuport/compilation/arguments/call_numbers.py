@@ -100,7 +100,7 @@ def place_numbers(state: PythonState, snapshots: Sequence[Snapshot]) -> None:
         NumbersFixed: one is in a place that cannot be written.
     """
     missing = dict(state.numbers)
-    for location, container, contents in snapshots if missing else ():
+    for location, container, contents, _ in snapshots if missing else ():
         path = state.path(location.node)
         placed = {}
         for name, value in contents.items():

@@ -43,6 +43,7 @@ from tpuport.objects.state.python_state import PythonState
 from tpuport.objects.state.state_places import (
     WEIGHTS,
     Location,
+    Snapshot,
     assigning_line,
     containers_of,
     is_same,
@@ -214,17 +215,15 @@ class StateTrace:
         if self._state.numbers:
             place_numbers(self._state, before)
             self._before = [
-                snapshot._replace(contents=snapshot.container.read())
-                for snapshot in before
+                Snapshot.of(location, container) for location, container, *_ in before
             ]
         self._host_before = self._state.host_tensors.values()
         try:
             with self._state.host_tensors.restored(self._host_before):
                 yield
         finally:
-            for _, container, contents in before:
-                if not container.has(contents):
-                    container.fill(contents)
+            for snapshot in before:
+                snapshot.restore()
             for tensor, former in zip(tensors, attributes, strict=True):
                 vars(tensor).clear()
                 vars(tensor).update(former)
@@ -250,9 +249,10 @@ class StateTrace:
 
     def _find_writes(self) -> StateWrites | None:
         items, contents = [], []
-        for location, container, before in self._before:
-            if container.has(before):
+        for snapshot in self._before:
+            if snapshot.is_current():
                 continue
+            location, container, before, _ = snapshot
             path, after = self._state.path(location.node), container.read()
             if container.has_names:
                 changes = tuple(self._changed_items(before, after, path, container))
@@ -295,7 +295,7 @@ class StateTrace:
             return None
         weights = (
             contents.values()
-            for location, _, contents in self._before
+            for location, _, contents, _ in self._before
             if location.part in WEIGHTS
         )
         places = sum(

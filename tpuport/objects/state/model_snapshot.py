@@ -39,8 +39,7 @@ class ModelSnapshot:
     def restore(self) -> None:
         """Give the model back what it had."""
         for snapshot in self._containers:
-            if not snapshot.container.has(snapshot.contents):
-                snapshot.container.fill(snapshot.contents)
+            snapshot.restore()
         for tensor, attributes in self._tensors:
             vars(tensor).clear()
             vars(tensor).update(attributes)

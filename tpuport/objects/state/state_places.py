@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tpuport.base.temporary import garbage_collection_off
+from tpuport.internals.torch_internals import DICTIONARY_VERSIONS, dictionary_versions
 from tpuport.objects.object_parts import (
     PLAIN,
     Attributes,
@@ -38,20 +40,54 @@ class Location(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A container with the contents that it had at some moment."""
+    """A container with the contents that it had at some moment.
+
+    Attributes:
+        version: of its dictionary then; None if no version tells of its changes.
+    """
 
     location: Location
     container: Container
     contents: Contents
+    version: int | None
+
+    @classmethod
+    def of(cls, location: Location, container: Container) -> "Snapshot":
+        """A container with its present contents."""
+        # The version first: a change by another thread must not be missed.
+        version = _version(container)
+        return cls(location, container, container.read(), version)
+
+    def is_current(self) -> bool:
+        """Whether the same is in the container, without reading what has the same
+        version.
+        """
+        if self.version is not None and self.version == _version(self.container):
+            return True
+        return self.container.has(self.contents)
+
+    def restore(self) -> None:
+        """Give the container back what it had."""
+        if not self.is_current():
+            self.container.fill(self.contents)
+
+
+def _version(container: Container) -> int | None:
+    dictionary = container.versioned
+    if dictionary is None or not DICTIONARY_VERSIONS.works():
+        return None
+    return dictionary_versions()(dictionary)
 
 
 def take_snapshots(state: PythonState) -> list[Snapshot]:
     """Every container of a state with its present contents."""
-    return [
-        Snapshot(Location(number, part), container, container.read())
-        for number, node in enumerate(state.nodes)
-        for part, container in containers_of(node).items()
-    ]
+    # A collection takes longer than all snapshots of a large model.
+    with garbage_collection_off():
+        return [
+            Snapshot.of(Location(number, part), container)
+            for number, node in enumerate(state.nodes)
+            for part, container in containers_of(node).items()
+        ]
 
 
 def containers_of(node: Any) -> dict[str, Container]:
