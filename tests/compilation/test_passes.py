@@ -16,14 +16,14 @@ from tpuport import compat
 from tpuport.compilation import layers
 from tpuport.compilation.programs import passes
 from tpuport.compilation.programs.capture import Captured, capture
-from tpuport.compilation.programs.passes import Draft
+from tpuport.compilation.programs.passes import Draft, Overwritable
 from tpuport.compilation.programs.program_inputs import ProgramInputs
 
 
 def draft_of(function: Callable[[list[Any]], Any], arrays: Sequence[Any], **options: Any) -> Draft:
     captured = capture(function, arrays, "f", checks_indices=False)
     inputs = ProgramInputs.of([], arrays, [])
-    return Draft(captured, inputs, arrays, first_of_state=len(arrays), **options)
+    return Draft(captured, Overwritable(inputs, arrays, first_of_state=len(arrays), **options))
 
 
 def run(captured: Captured, arrays: Sequence[Any], keys: Sequence[Any] = ()) -> list[np.ndarray]:
@@ -77,8 +77,8 @@ def test_a_tensor_that_the_user_gives_is_donated_to_a_result_of_its_form() -> No
     draft = draft_of(lambda arrays: (arrays[0] + 1, arrays[1].sum()), arrays, given=(0, 1))
     donated = passes.donate_overwritten(draft)
     assert donated.donated == (0,)  # no result has the form of the other
-    kept = passes.donate_overwritten(draft._replace(keeps_inputs=True))
-    assert kept.donated == ()
+    known = passes.donate_overwritten(draft._replace(overwritable=None, donated=(1,)))
+    assert known.donated == (1,)
 
 
 @pytest.mark.parametrize("blocks", [2, 5])

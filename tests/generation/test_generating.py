@@ -22,7 +22,7 @@ from transformers.generation.streamers import BaseStreamer
 import tpuport
 from tests.generation.character_tokens import character_tokenizer
 from tpuport import PortError, compat
-from tpuport.compilation.programs import compiled_program
+from tpuport.compilation.programs import program_settings
 from tpuport.generation import decoder_for
 
 
@@ -54,8 +54,8 @@ def test_on_a_tpu_the_loop_is_compiled_as_one_that_updates_a_cache(
         asked[generation, updates_cache] = None
         return {}
 
-    monkeypatch.setattr(compiled_program, "generation_of_kind", lambda kind: "v6e")
-    monkeypatch.setattr(compiled_program, "compiler_options", options)
+    monkeypatch.setattr(program_settings, "generation_of_kind", lambda kind: "v6e")
+    monkeypatch.setattr(program_settings, "compiler_options", options)
     tpuport.generate(llama[1], *prompts, max_new_tokens=2)
     assert list(asked) == [("v6e", False), ("v6e", True)], "the prompt, and the tokens after it"
 

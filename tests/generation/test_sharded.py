@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from transformers import StoppingCriteria
 
 import tpuport
+from tpuport.compilation.programs import compiled_program
 from tpuport.generation import decoder
 from tpuport.generation.decoding_loop import CHUNK
 
@@ -43,13 +44,13 @@ def expected(make_pair: Callable) -> Callable[..., torch.Tensor]:
 def states(monkeypatch: pytest.MonkeyPatch) -> list[decoder.State]:
     """What each call of a compiled program gave, in order."""
     seen: list[decoder.State] = []
-    call = decoder.Program._run
+    run = compiled_program._run
 
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.append(call(self, *args, **kwargs))
+    def watched(*args: Any) -> Any:
+        seen.append(run(*args))
         return seen[-1]
 
-    monkeypatch.setattr(decoder.Program, "_run", watched)
+    monkeypatch.setattr(compiled_program, "_run", watched)
     return seen
 
 
@@ -124,8 +125,8 @@ def test_one_compilation_serves_every_chunk(
     assert torch.equal(tokens, original.generate(prompts[0], attention_mask=prompts[1], **options))
     assert len(states) == 5, "the prompt, the loop without a step, and three chunks"
     # Random keys and the like are compiled for whichever test of a process needs them first.
-    programs = [name for name in compiled if "run_" in name]
-    assert programs == ["jit(run_prompt)", "jit(run_loop)"]
+    programs = [name for name in compiled if "ForCausalLM" in name]
+    assert programs == ["jit(LlamaForCausalLM_prefill)", "jit(LlamaForCausalLM_decode)"]
 
 
 def _count(compiled: list[str], event: str, seconds: float, **kwargs: Any) -> None:

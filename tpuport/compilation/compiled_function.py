@@ -47,11 +47,11 @@ from tpuport.compilation.prepared_call import (
     changed_objects,
 )
 from tpuport.compilation.programs.capture import capture
-from tpuport.compilation.programs.compiled_program import current_surroundings
 from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
 from tpuport.compilation.programs.interrupted_caches import cleared_if_spoiled
-from tpuport.compilation.programs.passes import Draft, run_passes
+from tpuport.compilation.programs.passes import Draft, Overwritable, run_passes
 from tpuport.compilation.programs.program_inputs import ProgramInputs
+from tpuport.compilation.programs.program_settings import current_surroundings
 from tpuport.compilation.results.call_results import (
     OutputAndWrites,
     collect_results,
@@ -319,15 +319,11 @@ class CompiledFunction:
             )
         self._numbers.add_program(call, self._guards_of_trace)
         check_constants(self.program.name, list(captured.program.consts))
+        given = static.layout.tensors_named(static.donated)
+        overwritable = Overwritable(inputs, arrays, len(call.divided.arrays), given)
         draft = run_passes(
             Draft(
-                captured,
-                inputs,
-                arrays,
-                first_of_state=len(call.divided.arrays),
-                given=static.layout.tensors_named(static.donated),
-                blocks=blocks,
-                keeps_inputs=self.program.checks_indices,
+                captured, None if self.program.checks_indices else overwritable, blocks
             )
         )
         if blocks is not None:

@@ -1,6 +1,6 @@
 """The programs of one compiled function."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,10 +22,8 @@ from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
 from tpuport.compilation.programs.passes import Draft
 from tpuport.compilation.programs.persistent_cache import use_persistent_cache
 from tpuport.compilation.programs.program_inputs import ProgramInputs
+from tpuport.compilation.programs.program_table import ProgramTable
 from tpuport.compilation.results.call_results import OutputAndWrites
-
-# Programs of one key that are kept.
-_MOST_PROGRAMS = 4
 
 
 class CallProgram(NamedTuple):
@@ -75,7 +73,7 @@ class CallProgram(NamedTuple):
         return self.structure.unflatten(results)
 
 
-class FunctionPrograms(CompilationCount):
+class FunctionPrograms(CompilationCount, ProgramTable[CallProgram]):
     """The programs of a function, by their keys.
 
     Args:
@@ -89,32 +87,12 @@ class FunctionPrograms(CompilationCount):
     """
 
     def __init__(self, name: str, *, check_indices: bool | None) -> None:
-        super().__init__(name)
+        CompilationCount.__init__(self, name)
+        ProgramTable.__init__(self)
         if check_indices is None:
             check_indices = index_checks.asked_for_by_environment()
         self.checks_indices = check_indices
-        # Several of one key differ in the forms of weights, or in settings of jax.
-        self._programs: dict[Hashable, list[CallProgram]] = {}
         use_persistent_cache()
-
-    def knows(self, key: Hashable) -> bool:
-        """Whether there is a program with this key."""
-        return key in self._programs
-
-    def known(self, key: Hashable) -> Iterator[CallProgram]:
-        """The programs with a key, the one that was used last first."""
-        programs = self._programs.get(key, [])
-        for number, program in enumerate(tuple(programs)):
-            if number:
-                programs.remove(program)
-                programs.insert(0, program)
-            yield program
-
-    def add(self, key: Hashable, program: CallProgram) -> None:
-        """Keep a program."""
-        programs = self._programs.setdefault(key, [])
-        programs.insert(0, program)
-        del programs[_MOST_PROGRAMS:]
 
     def make(
         self,
@@ -140,7 +118,7 @@ class FunctionPrograms(CompilationCount):
         structure, dtypes = _form_of_results(draft.captured.results)
         return CallProgram(
             flat,
-            draft.inputs,
+            ProgramInputs.of(*arguments[:-1]),
             draft.overwrites,
             changed_caches,
             changed_objects,

@@ -23,8 +23,8 @@ from tpuport.compat.jaxprs import keep_used_arguments
 from tpuport.compilation.arguments.call_arguments import shapes_key
 from tpuport.compilation.function_programs import CallProgram
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
-from tpuport.compilation.programs.compiled_program import current_surroundings
 from tpuport.compilation.programs.flat_program import Retraced
+from tpuport.compilation.programs.program_settings import current_surroundings
 from tpuport.compilation.programs.value_numbers import ValueNumbers
 from tpuport.compilation.results.call_results import OutputAndWrites
 

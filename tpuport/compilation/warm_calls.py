@@ -32,8 +32,8 @@ from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import layers
 from tpuport.compilation.function_programs import CallProgram
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
-from tpuport.compilation.programs.compiled_program import current_surroundings
 from tpuport.compilation.programs.flat_program import Retraced
+from tpuport.compilation.programs.program_settings import current_surroundings
 from tpuport.compilation.results.call_results import OutputAndWrites
 from tpuport.internals.torchax_internals import ARRAY
 from tpuport.objects.state.python_state import PythonState

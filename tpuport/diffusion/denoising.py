@@ -204,7 +204,12 @@ class _Run:
     ) -> tuple[Carry, jax.Array]:
         bounds = np.int32(start), np.int32(stop)
         return self._denoiser.program(
-            self._arrays, carry, self._tables, *bounds, self._inputs, self._settings
+            self._arrays,
+            carry,
+            self._tables,
+            *bounds,
+            self._inputs,
+            settings=self._settings,
         )
 
 

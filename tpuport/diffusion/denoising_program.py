@@ -115,15 +115,9 @@ class Denoiser:
         )
         self.time_name = next((name for name in _TIME_NAMES if name in names), None)
         self._rotary = rotary.ProgramTables()
-        # Shapes and settings whose constants were looked at: tracing once more takes
-        # seconds.
-        self._checked: set[Hashable] = set()
         name = f"{type(model).__name__} denoising"
-        # Settings are static. The carry is donated, because every call returns a new
-        # one.
-        self.program = Program(
-            self._trace_steps, name, static_argnums=(6,), donate_argnums=(1,)
-        )
+        # The carry is donated, because every call returns a new one.
+        self.program = Program(self._trace_steps, name, donated=(1,))
 
     @property
     def model(self) -> Any:
@@ -162,19 +156,15 @@ class Denoiser:
         inputs: Inputs,
         settings: LoopSettings,
     ) -> None:
-        """Trace a new program; PortError if that fails, or if a weight of a model would
-        be a constant.
+        """Capture a new program; PortError if that fails, or if a weight of a model
+        would be a constant.
         """
-        key = settings, _shapes_key((carry, tables, inputs))
-        if key in self._checked:
-            return
         step = np.int32(1)
         with trace_errors.explained(self.model, catch=trace_errors.is_of_code):
-            traced = self.program.trace(
-                arrays, carry, tables, step, step, inputs, settings
+            program = self.program.program_of(
+                arrays, carry, tables, step, step, inputs, settings=settings
             )
-        check_constants(self.program.name, list(traced.jaxpr.consts))
-        self._checked.add(key)
+        check_constants(self.program.name, list(program.captured.program.consts))
 
     def _trace_steps(
         self,
@@ -184,6 +174,7 @@ class Denoiser:
         start: jax.Array,
         stop: jax.Array,
         inputs: Inputs,
+        *,
         settings: LoopSettings,
     ) -> tuple[Carry, jax.Array]:
         """Traced. Steps `start` to `stop`, and a number that is there when they are

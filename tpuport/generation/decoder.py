@@ -94,24 +94,21 @@ class Decoder:
         self.variants: dict[tuple, Self] = {}
         self._parameters = forward_parameters(model)
         self._cache_argument: Any = cache_argument(self._parameters)
-        self._make_programs(type(model).__name__, "slots", "parts")
+        self._make_programs(type(model).__name__)
 
-    def _make_programs(self, name: str, *prompt_statics: str) -> None:
-        self.prefill = Program(
-            self.run_prompt, f"{name} prefill", static_argnames=prompt_statics
-        )
-        loop = f"{name} decode"
+    def _make_programs(self, name: str) -> None:
+        self.prefill = Program(self.run_prompt, f"{name} prefill")
+        # The state is donated, because every call returns a new one.
         self.advance = Program(
-            self.run_loop, loop, updates_cache=True, donate_argnames=("state",)
+            self.run_loop, f"{name} decode", donated=(1,), updates_cache=True
         )
         self.restart = Program(
-            functools.partial(run_restart, self), f"{name} restart",
-            static_argnames=("columns",), donate_argnames=("state",),
-        )  # fmt: skip
+            functools.partial(run_restart, self), f"{name} restart", donated=(1,)
+        )
+        # The states of the caller's cache.
         self.resume = Program(
-            functools.partial(run_resumed, self), f"{name} continued",
-            static_argnames=("forms", "chunk"), donate_argnames=("states",),
-        )  # fmt: skip
+            functools.partial(run_resumed, self), f"{name} continued", donated=(7,)
+        )
 
     @property
     def model(self) -> Any:

@@ -58,7 +58,7 @@ class UserDecoder(Decoder):
         self._language_model = weakref.ref(language_model)
         self.mesh = mesh
         self._states: tuple[str, ...] = ()
-        self._make_programs(type(language_model.model).__name__, "slots")
+        self._make_programs(type(language_model.model).__name__)
 
     @property
     def language_model(self) -> LanguageModel:

@@ -107,9 +107,12 @@ def test_the_denoising_loop_makes_no_table_in_its_steps(ltx: Any, monkeypatch: p
     scheduler = FlowMatchEulerDiscreteScheduler()
     calls: list[tuple] = []
     run = Program.__call__
-    monkeypatch.setattr(
-        Program, "__call__", lambda self, *args: (calls.append((self, args)), run(self, *args))[1]
-    )
+
+    def watched(self: Program, *args: Any, **static: Any) -> Any:
+        calls.append((self, args, static))
+        return run(self, *args, **static)
+
+    monkeypatch.setattr(Program, "__call__", watched)
     got = denoise(ported, scheduler, latents, num_inference_steps=2, conditions=conditions, progress=False)
     scheduler.set_timesteps(2)
     for timestep in scheduler.timesteps:
@@ -117,5 +120,5 @@ def test_the_denoising_loop_makes_no_table_in_its_steps(ltx: Any, monkeypatch: p
             noise = model(latents, timestep=timestep.expand(2), return_dict=False, **conditions)[0]
         latents = scheduler.step(noise, timestep, latents, return_dict=False)[0]
     torch.testing.assert_close(tpuport.to_cpu(got), latents, atol=1e-5, rtol=1e-5)
-    [(program, args)] = [call for call in calls if "denoising" in call[0].name]
-    assert _waves(program.lower(*args).as_text()) == {"2x128xf32"}
+    [(program, args, static)] = [call for call in calls if "denoising" in call[0].name]
+    assert _waves(program.lower(*args, **static).as_text()) == {"2x128xf32"}

@@ -1,259 +1,169 @@
-"""A jitted function that counts its compilations, and whose random numbers are others
-in each call.
-"""
+"""A function of trees of arrays whose calls run compiled programs."""
 
 import functools
-import inspect
 import logging
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
-import torch
 
-from tpuport.compat import autocast, index_checks, randomness
+from tpuport.compat import index_checks, randomness
+from tpuport.compilation.programs.capture import capture
+from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
 from tpuport.compilation.programs.interrupted_caches import cleared_if_spoiled
-from tpuport.compilation.programs.persistent_cache import (
-    explained_cache,
-    use_persistent_cache,
-)
-from tpuport.errors import PortError
-from tpuport.hardware import (
-    compiler_options,
-    generation_of_kind,
-    local_generation,
-    process_watch,
-)
-from tpuport.internals.jax_internals import is_any_trace_under_way
+from tpuport.compilation.programs.passes import Draft, run_passes
+from tpuport.compilation.programs.persistent_cache import use_persistent_cache
+from tpuport.compilation.programs.program_settings import current_surroundings
+from tpuport.compilation.programs.program_table import ProgramTable
 
 logger = logging.getLogger("tpuport")
 
-# The first counts the draws, the second has keys for them; more only if the code
-# changes from trace to trace.
-_MOST_TRACES = 4
+
+class _Compiled(NamedTuple):
+    """A program, and the structure of what the function gives."""
+
+    flat: FlatProgram
+    structure: Any
+
+
+# What is done with the program of a call, and its arguments.
+_Use = Callable[[_Compiled, tuple], Any]
 
 
 class Program:
-    """A jitted function that counts its compilations, and whose random numbers are
-    others in each call.
+    """A function whose calls run compiled programs, each captured once.
 
-    If the function draws, the keys of its draws become an argument of the program
-    (`compat.randomness`), and it is traced once more. A program that draws nothing has
-    no such argument.
+    Arguments by position are trees of arrays, the first of them the weights; those by
+    name are static. Random numbers are others in each call.
 
     Args:
-        function: what is traced and compiled.
+        function: what is captured.
         name: what logs call it.
+        donated: positions of the arguments whose memory the results take.
         updates_cache: as in `compiler_options`.
-        jit_options: for `jax.jit`.
 
     Attributes:
-        compilations: how often the function has been traced and compiled.
-        checks_indices: whether the program checks its indices, as TPUPORT_CHECK_INDICES
-            asks for. Nothing is donated then, so that the caller has everything after
-            an error.
+        compilations: how often the function has been captured and compiled.
+        checks_indices: whether the programs check their indices, as
+            TPUPORT_CHECK_INDICES asks for. Nothing is donated then, so that the caller
+            has everything after an error.
     """
 
     def __init__(
         self,
         function: Callable,
         name: str,
+        *,
+        donated: Sequence[int] = (),
         updates_cache: bool = False,
-        **jit_options: Any,
     ) -> None:
         self.name = name
-        self._updates_cache = updates_cache
         self.compilations = 0
         self.checks_indices = index_checks.asked_for_by_environment()
-        if self.checks_indices:
-            jit_options.pop("donate_argnums", None)
-            jit_options.pop("donate_argnames", None)
-        self._draws: dict[Hashable, randomness.Draws] = {}
-
-        # jax runs the Python function once for each new program, and only then.
-        @functools.wraps(function)
-        def counted(
-            *args: Any,
-            surroundings: Hashable,
-            random_keys: randomness.ProgramKeys | None = None,
-            **kwargs: Any,
-        ) -> Any:
-            del surroundings  # jax makes another program for another value
-            with (
-                randomness.program_stream(random_keys),
-                index_checks.checking(self.checks_indices),
-            ):
-                output = function(*args, **kwargs)
-            # Afterwards: a trace that lacks keys is followed by one that has them.
-            self.compilations += 1
-            logger.debug("compiling %s, time %d", self.name, self.compilations)
-            return output
-
-        counted.__signature__ = _with_surroundings(inspect.signature(function))  # type: ignore[attr-defined]
-        static_names = (*jit_options.pop("static_argnames", ()), "surroundings")
-        self._jit = functools.partial(
-            jax.jit, counted, static_argnames=static_names, **jit_options
-        )
-        self._jitted_by_options: dict[tuple[tuple[str, str], ...], Any] = {}
+        self._function = function
+        self._donated = tuple(donated)
+        self._updates_cache = updates_cache
+        self._programs: ProgramTable[_Compiled] = ProgramTable()
         use_persistent_cache()
 
-    def _jitted(self, arguments: Any) -> Any:
-        """The jitted function with the compiler's options for these arguments."""
-        options = options_of(arguments, updates_cache=self._updates_cache)
-        key = tuple(options.items())
-        if key not in self._jitted_by_options:
-            self._jitted_by_options[key] = self._jit(compiler_options=options)
-        return self._jitted_by_options[key]
-
-    def __call__(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **static: Hashable) -> Any:
         """Run the program.
-
-        Args:
-            signature: a key of what a program is compiled for; calls that share it
-                share the number of draws.
 
         Raises:
             IndexError, RuntimeError: the program checks its indices, and one is outside
                 of its dimension.
         """
-        return self._run(signature, args, kwargs, moves_generators=True)
+        return self._use_program(_run, args, static)
 
-    def rehearse(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program for its compilation alone: as `lower` does, it moves no
-        random generator on.
+    def rehearse(self, *args: Any, **static: Hashable) -> Any:
+        """Run the program for its compilation alone: it moves no random generator
+        on.
         """
-        return self._run(None, args, kwargs, moves_generators=False)
+        return self._use_program(_rehearse, args, static)
 
-    def _run(
-        self,
-        signature: Hashable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        *,
-        moves_generators: bool,
-    ) -> Any:
-        process_watch.begin_call(self.name, (args, kwargs))
-        with explained_cache(self.name):
-            return self._call(
-                signature, args, kwargs, moves_generators=moves_generators
-            )
-
-    def _call(
-        self,
-        signature: Hashable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        *,
-        moves_generators: bool,
-    ) -> Any:
-        run = functools.partial(
-            self._with_keys,
-            self._jitted((args, kwargs)),
-            signature,
-            args,
-            kwargs,
-            moves_generators=moves_generators,
-        )
-        if not self.checks_indices:
-            return run()
-        with index_checks.watched():
-            return jax.block_until_ready(run())
-
-    def lower(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
+    def lower(self, *args: Any, **static: Hashable) -> Any:
         """jax.stages.Lowered for these arguments (arrays or jax.ShapeDtypeStruct)."""
-        return self._with_keys(
-            self._jitted((args, kwargs)).lower, signature, args, kwargs
+        return self._use_program(
+            lambda program, args: program.flat.lower(args), args, static
         )
 
-    def trace(self, *args: Any, signature: Hashable = None, **kwargs: Any) -> Any:
-        """The jax.stages.Traced for these arguments; traces the function if a call
-        would.
-        """
-        return self._with_keys(
-            self._jitted((args, kwargs)).trace, signature, args, kwargs
-        )
+    def program_of(self, *args: Any, **static: Hashable) -> FlatProgram:
+        """The program for these arguments, captured if it is a new one."""
+        return self._use_program(_find, args, static)
+
+    def _use_program(self, use: _Use, args: tuple, static: dict[str, Hashable]) -> Any:
+        # Of weights there are hundreds, and calls rarely differ in their shapes alone:
+        # then jax finds it out.
+        arrays, structure = jax.tree.flatten(args[1:])
+        forms = [
+            _forms[getattr(array, "aval", None) or _describe(array)] for array in arrays
+        ]
+        key = structure, tuple(forms), tuple(static.items()), current_surroundings()
+        for program in self._programs.known(key):
+            try:
+                return use(program, args)
+            except Retraced:
+                continue
+        program = self._capture(args, static)
+        self._programs.add(key, program)
+        return use(program, args)
 
     @cleared_if_spoiled()
-    def _with_keys(
-        self,
-        stage: Callable,
-        signature: Hashable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        *,
-        moves_generators: bool = False,
-    ) -> Any:
-        """Call the jitted function, or a stage of it, with keys for the draws that the
-        program is known to make.
-        """
-        surroundings = current_surroundings()
-        signature = (signature, surroundings)
-        stage = functools.partial(stage, surroundings=surroundings)
-        for _ in range(_MOST_TRACES):
-            draws = self._draws.get(signature)
-            try:
-                if draws is None:
-                    return stage(*args, **kwargs)
-                only_after = randomness.MoreKeysNeeded if moves_generators else None
-                with randomness.restored(draws, only_after=only_after):
-                    keys = (
-                        randomness.take_keys(draws)
-                        if moves_generators
-                        else randomness.example_keys(draws)
-                    )
-                    return stage(*args, **kwargs, random_keys=keys)
-            except randomness.MoreKeysNeeded as needed:
-                self._draws[signature] = needed.draws
-        raise PortError(
-            "this code draws another number of random numbers each time it is traced",
-            where=self.name,
-            fix="let the number of draws not depend on random choices in Python",
+    def _capture(self, args: tuple, static: dict[str, Hashable]) -> _Compiled:
+        arrays, structure = jax.tree.flatten(args)
+
+        def run(arrays: list[Any]) -> Any:
+            return self._function(*structure.unflatten(arrays), **static)
+
+        captured = capture(run, arrays, self.name, checks_indices=self.checks_indices)
+        self.compilations += 1
+        logger.debug("compiling %s, time %d", self.name, self.compilations)
+        flat = FlatProgram(
+            self.name,
+            run_passes(Draft(captured)).captured,
+            self._donated,
+            checks_indices=self.checks_indices,
+            updates_cache=self._updates_cache,
         )
+        return _Compiled(flat, jax.tree.structure(captured.results))
 
 
-def current_surroundings() -> Hashable:
-    """The settings of torch that a program is made for."""
-    return autocast.state(), torch.get_default_dtype()
+def _run(program: _Compiled, args: tuple) -> Any:
+    return program.structure.unflatten(program.flat(args))
 
 
-def options_of(arguments: Any, *, updates_cache: bool = False) -> dict[str, str]:
-    """The options with which a program for these arguments is compiled."""
-    # Asked for at each call: before the first, the answer would start jax before
-    # several processes join.
-    if is_any_trace_under_way():
-        # A part of another program, for which jax accepts none.
-        return {}
-    array = _first_array(arguments)
-    if array is None:
-        generation = local_generation()
-    else:
-        # Not the default device's: on a host with TPUs, arrays may be on the CPU.
-        device = next(iter(array.sharding.device_set))
-        generation = generation_of_kind(device.device_kind)
-    if generation is None:
-        return {}
-    return compiler_options(generation, updates_cache=updates_cache)
+def _find(program: _Compiled, args: tuple) -> FlatProgram:
+    program.flat.trace(args)  # or it is another's call
+    return program.flat
 
 
-def _first_array(tree: Any) -> jax.Array | None:
-    """The first array in nested tuples, lists and dicts, without looking at the
-    hundreds of others.
+def _rehearse(program: _Compiled, args: tuple) -> Any:
+    with randomness.restored(program.flat.draws):
+        return _run(program, args)
+
+
+class _Forms(dict[Any, Any]):
+    """The shapes and dtypes that jax makes programs for, by its descriptions of arrays,
+    which also have a mesh.
     """
-    if isinstance(tree, jax.Array):
-        return tree
-    if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, list | tuple):
-        return None
-    arrays = map(_first_array, tree)
-    return next((array for array in arrays if array is not None), None)
+
+    def __missing__(self, description: Any) -> Any:
+        form = jax.ShapeDtypeStruct(
+            description.shape, description.dtype, weak_type=description.weak_type
+        )
+        return self.setdefault(description, jax.typeof(form))
 
 
-def _with_surroundings(signature: inspect.Signature) -> inspect.Signature:
-    """The signature with the argument that `Program` adds; jax looks up the names of
-    static arguments there.
-    """
-    added = inspect.Parameter("surroundings", inspect.Parameter.KEYWORD_ONLY)
-    parameters = [*signature.parameters.values(), added]
-    parameters.sort(key=lambda parameter: parameter.kind)
-    return signature.replace(parameters=parameters)
+_forms = _Forms()
+
+
+def _describe(array: Any) -> Any:
+    """The description of an array of numpy, or of a number."""
+    dtype = getattr(array, "dtype", None)
+    return jax.typeof(array) if dtype is None else _describe_form(array.shape, dtype)
+
+
+@functools.cache
+def _describe_form(shape: tuple[int, ...], dtype: Any) -> Any:
+    # For every number among the arguments jax would take microseconds.
+    return jax.typeof(jax.ShapeDtypeStruct(shape, dtype))

@@ -15,7 +15,6 @@ from jax.extend.core import jaxpr_as_fun
 
 from tpuport.compat import index_checks, randomness
 from tpuport.compilation.programs.capture import Captured
-from tpuport.compilation.programs.compiled_program import options_of
 from tpuport.compilation.programs.interrupted_caches import (
     clear_if_spoiled,
     cleared_if_spoiled,
@@ -24,6 +23,7 @@ from tpuport.compilation.programs.persistent_cache import (
     CACHE_ERRORS,
     explain_cache,
 )
+from tpuport.compilation.programs.program_settings import options_of
 from tpuport.hardware import process_watch
 
 
@@ -34,14 +34,17 @@ class Retraced(Exception):
 
 
 class FlatProgram:
-    """A program whose arguments and results are arrays alone.
+    """A program whose arguments and results are arrays.
+
+    Arguments may be trees of arrays, too, whose leaves are its inputs, in order.
 
     Args:
         name: what errors call it.
         captured: the program.
-        donated: numbers of its inputs that are donated, in the order of the results
+        donated: numbers of the arguments that are donated, in the order of the results
             that take their memory.
         checks_indices: whether it checks its indices.
+        updates_cache: as in `compiler_options`.
 
     Attributes:
         captured: as above.
@@ -57,18 +60,21 @@ class FlatProgram:
         donated: Sequence[int],
         *,
         checks_indices: bool,
+        updates_cache: bool = False,
     ) -> None:
         self.name = name
         self.captured = captured
         self.donated = tuple(donated)
         self._checks_indices = checks_indices
+        self._updates_cache = updates_cache
         avals = captured.program.in_avals
         self.count = len(avals) - len(captured.key_inputs)
         self._key_avals = avals[self.count :]
-        gone = set(self.donated)
-        kept = [number for number in range(self.count) if number not in gone]
         # jax gives donated arrays to results of their form in order.
-        self._order = (*kept, *self.donated) if self.donated else None
+        self._order: tuple[int, ...] | None = None
+        if self.donated != tuple(sorted(self.donated)):
+            kept = sorted(set(range(self.count)).difference(self.donated))
+            self._order = (*kept, *self.donated)
         # In the order of the keys: most programs draw nothing.
         draws = captured.draws
         self.draws = tuple(draw for draw in draws if draw[1])
@@ -121,15 +127,23 @@ class FlatProgram:
             with index_checks.watched():
                 return jax.block_until_ready(jitted(*arguments))
 
-    @cleared_if_spoiled()
     def lower(self, arrays: Sequence[Any]) -> Any:
         """jax.stages.Lowered for these arrays, or jax.ShapeDtypeStructs."""
+        return self.trace(arrays).lower()
+
+    @cleared_if_spoiled()
+    def trace(self, arrays: Sequence[Any]) -> Any:
+        """jax.stages.Traced for these arrays, or jax.ShapeDtypeStructs.
+
+        Raises:
+            Retraced: as for a call.
+        """
         keys = [np.zeros(aval.shape, aval.dtype) for aval in self._key_avals]
-        return self._jitted(arrays).lower(*self._arguments(arrays, keys))
+        return self._jitted(arrays).trace(*self._arguments(arrays, keys))
 
     def _jitted(self, arrays: Sequence[Any]) -> Any:
         """The jitted program with the compiler's options for these arrays."""
-        options = options_of(arrays[:1])
+        options = options_of(arrays, updates_cache=self._updates_cache)
         key = tuple(options.items())
         if key not in self._jitted_by_options:
             self._jitted_by_options[key] = self._jit(options)
@@ -145,19 +159,23 @@ class FlatProgram:
             nonlocal is_traced
             # Without tracers jax looks for the operation that made a NaN, or runs
             # everything operation by operation.
-            is_trace = any(isinstance(array, Tracer) for array in arrays)
+            leaves = jax.tree.leaves(arrays)
+            is_trace = any(isinstance(array, Tracer) for array in leaves)
             if is_traced and is_trace:
                 raise Retraced
             is_traced = is_traced or is_trace
-            inputs = [arrays[places[number]] for number in range(self.count)]
-            return evaluate(*inputs, *arrays[self.count :])
+            if self._order is not None:
+                given = [arrays[places[number]] for number in range(self.count)]
+                arrays = (*given, *arrays[self.count :])
+            return evaluate(*jax.tree.leaves(arrays))
 
         # What profilers, and the files of the persistent cache, call the program.
         run_program.__name__ = re.sub(r"\W+", "_", self.name)
-        donated = range(self.count - len(self.donated), self.count)
         return jax.jit(
             run_program,
-            donate_argnums=() if self._checks_indices else tuple(donated),
+            donate_argnums=()
+            if self._checks_indices
+            else tuple(places[number] for number in self.donated),
             compiler_options=options,
         )
 

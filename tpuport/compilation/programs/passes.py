@@ -22,17 +22,30 @@ from tpuport.compilation.programs.capture import Captured
 from tpuport.compilation.programs.program_inputs import ProgramInputs, Slot
 
 
+class Overwritable(NamedTuple):
+    """The inputs that a program may overwrite.
+
+    Attributes:
+        inputs: the order of all of them.
+        arrays: these inputs, or their forms.
+        first_of_state: the number of the first tensor that is of the function's state.
+        given: numbers of the tensors that the user donates.
+    """
+
+    inputs: ProgramInputs
+    arrays: Sequence[Any]
+    first_of_state: int
+    given: Sequence[int] = ()
+
+
 class Draft(NamedTuple):
     """A captured program on its way to the compiler.
 
     Attributes:
         captured: the program.
-        inputs: the order of its inputs.
-        arrays: these inputs, or their forms.
-        first_of_state: the number of the first tensor that is of the function's state.
-        given: numbers of the tensors that the user donates.
+        overwritable: what it may overwrite; None if nothing, or if the caller says what
+            is donated.
         blocks: the blocks that were called; None if none is to run in a loop.
-        keeps_inputs: whether nothing may be donated.
         donated: numbers of the inputs that are donated, in the order of the results
             that take their memory.
         overwrites: what is donated beside caches.
@@ -40,12 +53,8 @@ class Draft(NamedTuple):
     """
 
     captured: Captured
-    inputs: ProgramInputs
-    arrays: Sequence[Any]
-    first_of_state: int
-    given: Sequence[int] = ()
+    overwritable: Overwritable | None = None
     blocks: layers.CallRecord | None = None
-    keeps_inputs: bool = False
     donated: tuple[int, ...] = ()
     overwrites: tuple[overwritten_arrays.Overwrite, ...] = ()
     scanned: tuple[layers.ScannedBlocks, ...] = ()
@@ -80,20 +89,21 @@ def drop_unused_inputs(draft: Draft) -> Draft:
 
 def donate_overwritten(draft: Draft) -> Draft:
     """Donate the inputs that results replace (`overwritten_arrays`)."""
-    if draft.keeps_inputs:
+    if draft.overwritable is None:
         return draft
-    inputs, results = draft.inputs, draft.captured.results
+    inputs, arrays, first_of_state, given = draft.overwritable
+    results = draft.captured.results
     places: dict[Slot, int] = inputs.places()
     caches = [
-        [draft.arrays[place] for place in inputs.of_cache(number)]
+        [arrays[place] for place in inputs.of_cache(number)]
         for number in range(len(inputs.caches))
     ]
     overwrites = overwritten_arrays.find_overwrites(
         results,
-        {slot: draft.arrays[place] for slot, place in places.items()},
-        draft.first_of_state,
+        {slot: arrays[place] for slot, place in places.items()},
+        first_of_state,
         itertools.chain.from_iterable(caches),
-        draft.given,
+        given,
     )
     donated = [places[overwrite.slot] for overwrite in overwrites]
     read = overwritten_arrays.find_read_caches(results, caches)

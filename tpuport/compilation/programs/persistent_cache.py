@@ -1,10 +1,7 @@
 """Compiled programs that are kept on disk between runs."""
 
-import contextlib
 import os
 import re
-import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,39 +13,20 @@ from tpuport.errors import PortError
 _OTHER_PROGRAM = re.compile(
     r"safe_zip\(\) argument|INVALID_ARGUMENT: .*RuntimeProgramInputMismatch"
 )
-# The name of each function of tpuport's that jax traces.
-TRACED: Final = "counted"
 # What jax raises for such a program.
 CACHE_ERRORS: Final = (ValueError, jax.errors.JaxRuntimeError)
 
 
-@contextlib.contextmanager
-def explained_cache(name: str) -> Iterator[None]:
+def explain_cache(error: Exception, name: str) -> None:
     """Explain what jax and XLA raise where the directory has the file of another
-    program in the place of this one's.
+    program in the place of this one's; nothing happens if the error means something
+    else.
 
     They notice that only by the numbers and shapes of arguments and results.
-    """
-    try:
-        yield
-    except CACHE_ERRORS as error:
-        explain_cache(error, name)
-        raise
-
-
-def explain_cache(error: Exception, name: str) -> None:
-    """As `explained_cache`, for an error that was caught; nothing happens if it means
-    something else.
     """
     settings: Any = jax.config
     message = str(error)
     if not settings.jax_compilation_cache_dir or not _OTHER_PROGRAM.match(message):
-        return
-    # The same message may come from the function while it is traced.
-    if any(
-        frame.f_code.co_name == TRACED
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-    ):
         return
     raise PortError(
         "the compiled program that was kept on disk is another one, by its arguments or results",
