@@ -151,3 +151,24 @@ def test_an_own_cache_that_is_written_to_and_then_replaced() -> None:
     former = captured.k
     tpuport.compile(lambda: update(captured))()
     assert (former.tolist(), captured.k.tolist()) == ([3, 3], [4, 4])
+
+
+class Counts(torch.nn.Module):
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor([1, 2]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.count * 2 + x.to(self.count.dtype)
+
+
+@pytest.mark.parametrize("make", [call_model, compile_model, compile_function])
+def test_a_buffer_of_another_width(make: Callable) -> None:
+    """Arrays do not tell int32 from int64, results do."""
+    model = tpuport.port(Counts())
+    step, x = make(model), torch.ones(2).to("jax")
+    for dtype in (torch.int64, torch.int64, torch.int32, torch.int32, torch.int64):
+        model.count = model.count.to(dtype)
+        assert step(x).dtype is dtype

@@ -26,7 +26,11 @@ from tpuport.compilation.arguments.call_arguments import (
 from tpuport.compilation.arguments.call_layout import Layout, is_inside
 from tpuport.compilation.arguments.call_numbers import CallNumbers, Numbers, is_number
 from tpuport.compilation.arguments.call_signature import CallSignature
-from tpuport.compilation.model_weights import collect_arrays, current_state
+from tpuport.compilation.model_weights import (
+    collect_arrays,
+    current_state,
+    narrow_weights,
+)
 from tpuport.compilation.prepared_call import (
     PreparedCall,
     ProgramArguments,
@@ -160,6 +164,7 @@ class CallPreparation:
             state.key,
             attention.registered_settings(),
             self.donated,
+            narrow=tuple(map(narrow_weights, named, weights)),
             shared=shared,
             numbers=CallNumbers(divided.numbers | in_state),
         )

@@ -5,10 +5,11 @@ their places while it is traced.
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import torch
 
 from tpuport import attention, compat
@@ -81,6 +82,22 @@ def collect_arrays(named_tensors: dict[str, torch.Tensor]) -> dict[str, jax.Arra
     # Not `as_jax`, which walks trees: this runs for every weight in every call.
     weights = {name: compat.to_jax(tensor) for name, tensor in tensors.items()}
     return weights | stacked
+
+
+def narrow_weights(
+    named_tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The names of the weights of torch's int32, which their arrays do not tell from
+    int64.
+    """
+    # The arrays first: a tensor takes longer to tell its dtype.
+    return tuple(
+        name
+        for name, array in arrays.items()
+        if getattr(array, "dtype", None) == jnp.int32
+        and name in named_tensors
+        and named_tensors[name].dtype is torch.int32
+    )
 
 
 def _named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -44,6 +44,8 @@ class StaticPart(NamedTuple):
         state: the key of everything else that the function reaches.
         attention: the settings that the user has registered.
         donated: patterns of the names of arguments that the user donates.
+        narrow: of each model, the names of its weights of torch's int32, which their
+            arrays do not tell from int64.
         shared: tensors of the state that are weights too, as of `weights_in_state`.
         decided: the values that the function computes and decides by; None if it is not
             to ask for any.
@@ -58,6 +60,7 @@ class StaticPart(NamedTuple):
     state: StateKey[PythonState]
     attention: Hashable
     donated: tuple[str, ...]
+    narrow: tuple[tuple[str, ...], ...]
     shared: tuple[tuple[int, WeightSlot], ...] = ()
     decided: tuple[HostInput, ...] | None = None
     numbers: CallNumbers = CallNumbers({})

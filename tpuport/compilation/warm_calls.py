@@ -31,6 +31,7 @@ from tpuport.checkpoint import port_count
 from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import layers
 from tpuport.compilation.function_programs import CallProgram
+from tpuport.compilation.model_weights import narrow_weights
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
 from tpuport.compilation.programs.flat_program import Retraced
 from tpuport.compilation.programs.program_settings import current_surroundings
@@ -220,8 +221,8 @@ class WarmCall:
 
 
 def _weight_names(state: PythonState) -> list[tuple[str, ...]] | None:
-    """The names of the weights of each model, those with several by the first; None if
-    a weight is also a tensor of the state.
+    """The names of the weights of each model, those with several by the first, and of
+    those of int32; None if a weight is also a tensor of the state.
     """
     of_state = set(map(id, state.tensors))
     names = []
@@ -230,6 +231,8 @@ def _weight_names(state: PythonState) -> list[tuple[str, ...]] | None:
         if not of_state.isdisjoint(map(id, weights.values())):
             return None
         names.append(tuple(weights))
+        arrays = {name: vars(weight).get(ARRAY) for name, weight in weights.items()}
+        names.append(narrow_weights(weights, arrays))
     return names
 
 
