@@ -8,6 +8,8 @@ import torch
 from tpuport import PortError, compat
 from tpuport.compat import randomness
 
+NO_KEYS = randomness.ProgramKeys((), ())
+
 
 def words(key: jax.Array) -> list[int]:
     return jax.random.key_data(key).tolist()
@@ -26,12 +28,12 @@ def test_a_draw_moves_the_generator_on() -> None:
 def test_a_program_asks_for_keys_and_draws_what_eager_code_would() -> None:
     generator = torch.Generator()
 
-    def draw(keys: randomness.ProgramKeys | None) -> list[jax.Array]:
-        with randomness.program_stream(keys):
+    def draw(keys: randomness.ProgramKeys) -> list[jax.Array]:
+        with randomness.program_stream(keys, has_all_keys=bool(keys.sources)):
             return [jax.random.key_data(randomness.next_key(source)) for source in (None, generator, None)]
 
     with pytest.raises(randomness.MoreKeysNeeded) as needed:
-        jax.jit(draw)(None)
+        jax.jit(draw)(NO_KEYS)
     draws = needed.value.draws
     assert [count for _, count in draws] == [2, 1]
     torch.manual_seed(1)
@@ -44,17 +46,17 @@ def test_a_program_asks_for_keys_and_draws_what_eager_code_would() -> None:
 
 
 def test_iterations_of_a_loop_draw_their_own() -> None:
-    def draw(keys: randomness.ProgramKeys | None) -> jax.Array:
+    def draw(keys: randomness.ProgramKeys) -> jax.Array:
         def body(index: jax.Array, numbers: jax.Array) -> jax.Array:
             with randomness.iteration(index):
                 pair = jnp.stack([jax.random.uniform(randomness.next_key()) for _ in range(2)])
             return numbers.at[index].set(pair)
 
-        with randomness.program_stream(keys):
+        with randomness.program_stream(keys, has_all_keys=bool(keys.sources)):
             return jax.lax.fori_loop(0, 5, body, jnp.zeros((5, 2)))
 
     with pytest.raises(randomness.MoreKeysNeeded) as needed:
-        jax.jit(draw)(None)
+        jax.jit(draw)(NO_KEYS)
     assert needed.value.draws == ((None, 1),)
     numbers = jax.jit(draw)(randomness.take_keys(needed.value.draws))
     assert len(set(numbers.flatten().tolist())) == 10

@@ -63,7 +63,7 @@ class _ProgramStream:
     Only numbers are kept of what is drawn, so that no value of an inner trace is.
 
     Args:
-        keys: the argument; None when nothing is known about the draws yet.
+        keys: the argument.
         has_all_keys: whether an earlier trace has shown which generators there are.
 
     Attributes:
@@ -72,14 +72,14 @@ class _ProgramStream:
         default_draws: how many draws of torch's default generator are traced.
     """
 
-    def __init__(self, keys: ProgramKeys | None, *, has_all_keys: bool = True) -> None:
+    def __init__(self, keys: ProgramKeys, *, has_all_keys: bool) -> None:
         self.place = LoopGuard()
         self._has_all_keys = has_all_keys
         self.has_too_few_keys = False
         self.default_draws = 0
         self._counts: dict[Source, int] = {}
-        self._keys = None if keys is None else keys.by_source()
-        self._states = {} if self._keys is None else _states(self._keys)
+        self._keys = keys.by_source()
+        self._states = _states(self._keys)
 
     @property
     def root(self) -> "_ProgramStream":
@@ -93,7 +93,7 @@ class _ProgramStream:
 
     def read(self, source: Source, first: int, amount: int) -> Any:
         """Keys [amount, 2] for draws that were reserved."""
-        array = None if self._keys is None else self._keys.get(source)
+        array = self._keys.get(source)
         if array is None or first + amount > array.shape[0]:
             self.has_too_few_keys = True
             # Behind a barrier: the compiler would otherwise draw the numbers itself,
@@ -120,8 +120,7 @@ class _ProgramStream:
     def is_created_while_tracing(self, source: Source) -> bool:
         """Whether a generator is none that the first trace left behind."""
         return (
-            self._keys is not None
-            and self._has_all_keys
+            self._has_all_keys
             and source not in self._keys
             and isinstance(source, weakref.ref)
         )
@@ -256,12 +255,12 @@ def is_traced() -> bool:
 
 @contextlib.contextmanager
 def program_stream(
-    keys: ProgramKeys | None, *, has_all_keys: bool = True
+    keys: ProgramKeys, *, has_all_keys: bool
 ) -> Iterator[_ProgramStream]:
     """Traced. Give the draws of a program the keys among its arguments.
 
     Args:
-        keys: None in the first trace, which then only counts.
+        keys: some of them, at least.
         has_all_keys: whether an earlier trace has shown which generators there are.
 
     Yields:
@@ -285,7 +284,7 @@ def any_stream() -> Iterator[None]:
     if _state.streams:
         yield
         return
-    with _use(_ProgramStream(None)):
+    with _use(_ProgramStream(ProgramKeys((), ()), has_all_keys=False)):
         yield
 
 
