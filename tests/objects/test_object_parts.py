@@ -14,7 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuport.objects.object_parts import ABSENT, contents_of, leads_to, parts_of
+from tpuport.objects.object_parts import contents_of, leads_to, parts_of
+from tpuport.objects.part_containers import ABSENT
 
 
 class Plain:

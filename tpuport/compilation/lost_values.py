@@ -25,14 +25,8 @@ from tpuport.compilation.model_weights import use_weights
 from tpuport.compilation.shared_tensors import weights_shown
 from tpuport.errors import PortError
 from tpuport.internals.torchax_internals import ARRAY
-from tpuport.objects.object_parts import (
-    ABSENT,
-    PLAIN,
-    Container,
-    Dictionary,
-    Items,
-    leads_to_traced,
-)
+from tpuport.objects.object_parts import PLAIN, leads_to_traced
+from tpuport.objects.part_containers import ABSENT, Container, Dictionary, Items
 from tpuport.objects.state.python_state import PythonState
 from tpuport.objects.state.state_places import (
     WEIGHTS,

@@ -22,7 +22,7 @@ from tpuport.compat.operators.strided_views import join_memory
 from tpuport.compat.tracing import trace_lock
 from tpuport.hardware import process_watch
 from tpuport.internals.torchax_internals import ARRAY, array_of
-from tpuport.objects.object_parts import NamedContainer
+from tpuport.objects.part_containers import NamedContainer
 from tpuport.objects.state.python_state import PythonState
 from tpuport.objects.state.state_places import (
     WEIGHTS,

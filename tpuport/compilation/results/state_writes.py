@@ -30,13 +30,12 @@ from tpuport.errors import PortError
 from tpuport.internals.torch_internals import is_transformed
 from tpuport.internals.torchax_internals import ARRAY
 from tpuport.objects import pytrees
-from tpuport.objects.object_parts import (
+from tpuport.objects.object_parts import PLAIN, leads_to_traced
+from tpuport.objects.part_containers import (
     ABSENT,
-    PLAIN,
     Container,
     NamedContainer,
     late_names,
-    leads_to_traced,
 )
 from tpuport.objects.state.host_input import HostInput
 from tpuport.objects.state.python_state import PythonState

@@ -17,14 +17,8 @@ import torch
 
 from tpuport.errors import PortError
 from tpuport.objects import pytrees
-from tpuport.objects.object_parts import (
-    CONTAINERS,
-    cell_contents,
-    container_of,
-    contents_of,
-    leads_to_traced,
-    slots,
-)
+from tpuport.objects.object_parts import contents_of, leads_to_traced, slots
+from tpuport.objects.part_containers import CONTAINERS, cell_contents, container_of
 
 # Classes of these packages are handles and settings of theirs, and no containers of a
 # user's tensors.

@@ -45,7 +45,8 @@ from tpuport.objects.object_graph.classes import (
     refuse_tensors_inside,
 )
 from tpuport.objects.object_graph.object_states import read_state
-from tpuport.objects.object_parts import container_of, parts_of
+from tpuport.objects.object_parts import parts_of
+from tpuport.objects.part_containers import container_of
 
 Reference = Hashable
 # Kinds of objects whose parts have to be there before them.

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 
 from tpuport.objects.object_graph.classes import kind_of
-from tpuport.objects.object_parts import Contents, container_of, parts_of
+from tpuport.objects.object_parts import parts_of
+from tpuport.objects.part_containers import Contents, container_of
 
 
 class State(NamedTuple):

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from tpuport import compat
-from tpuport.objects.object_parts import ABSENT, PYTHONS_OWN, cell_contents, contents_of
+from tpuport.objects.object_parts import PYTHONS_OWN, contents_of
+from tpuport.objects.part_containers import ABSENT, cell_contents
 
 # How deep containers and objects inside of one another are searched, and how many
 # values are looked at in all.

@@ -12,14 +12,8 @@ import torch
 
 from tpuport.base.temporary import garbage_collection_off
 from tpuport.internals.torch_internals import DICTIONARY_VERSIONS, dictionary_versions
-from tpuport.objects.object_parts import (
-    PLAIN,
-    Attributes,
-    Container,
-    Contents,
-    Globals,
-    parts_of,
-)
+from tpuport.objects.object_parts import PLAIN, parts_of
+from tpuport.objects.part_containers import Attributes, Container, Contents, Globals
 from tpuport.objects.state.python_state import PythonState
 from tpuport.objects.state.reachable import is_library, loaded_names, user_globals
 

@@ -15,16 +15,14 @@ import torch
 from tpuport import compat
 from tpuport.internals.torchax_internals import ARRAY
 from tpuport.libraries.library_classes import is_diffusers_class
-from tpuport.objects.object_parts import (
+from tpuport.objects.object_parts import PLAIN, PYTHONS_OWN, parts_of
+from tpuport.objects.part_containers import (
     ABSENT,
-    PLAIN,
-    PYTHONS_OWN,
     Attributes,
     Container,
     Contents,
     Dictionary,
     cell_contents,
-    parts_of,
 )
 from tpuport.objects.state import python_values
 from tpuport.objects.state.host_tensors import HostTensors

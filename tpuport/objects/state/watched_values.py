@@ -22,7 +22,7 @@ from tpuport.internals.torch_internals import (
     dictionary_versions,
     global_forward_hooks,
 )
-from tpuport.objects.object_parts import (
+from tpuport.objects.part_containers import (
     ABSENT,
     Container,
     Dictionary,
