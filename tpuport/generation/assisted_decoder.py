@@ -237,21 +237,16 @@ def with_drafts(
             reason,
         )
         return decoder
-    key: Any = options.prompt_lookup
-    if assistant is not None:
+    if assistant is None:
+        assert options.prompt_lookup is not None
+        drafter = TextDrafter(*options.prompt_lookup)
+    else:
         _check_assistant(decoder, assistant)
-        config = assistant.model.generation_config
-        count = getattr(config, "num_assistant_tokens", None) or _ASSISTANT_TOKENS
-        threshold = getattr(config, "assistant_confidence_threshold", None)
-        key = (
-            assistant,
-            count,
-            _ASSISTANT_THRESHOLD if threshold is None else threshold,
-        )
-    if key not in decoder.assisted:
-        _forget_unused(decoder, assistant)
-        decoder.assisted[key] = AssistedDecoder(decoder, _make_drafter(key))
-    return decoder.assisted[key]
+        drafter = _model_drafter(assistant)
+    if drafter not in decoder.assisted:
+        _forget_unused(decoder, drafter)
+        decoder.assisted[drafter] = AssistedDecoder(decoder, drafter)
+    return decoder.assisted[drafter]
 
 
 def _check_assistant_model(request: Request, prompt: Prompt) -> None:
@@ -280,29 +275,27 @@ def _check_assistant_model(request: Request, prompt: Prompt) -> None:
         )
 
 
-def _make_drafter(key: Any) -> ModelDrafter | TextDrafter:
-    match key:
-        case (Decoder() as assistant, count, threshold):
-            return ModelDrafter(
-                assistant.variant(keeps_all_columns=True), count, threshold
-            )
-        case _:
-            return TextDrafter(*key)
+def _model_drafter(assistant: Decoder) -> ModelDrafter:
+    config = assistant.model.generation_config
+    count = getattr(config, "num_assistant_tokens", None) or _ASSISTANT_TOKENS
+    threshold = getattr(config, "assistant_confidence_threshold", None)
+    return ModelDrafter(
+        assistant.variant(keeps_all_columns=True),
+        count,
+        _ASSISTANT_THRESHOLD if threshold is None else threshold,
+    )
 
 
-def _forget_unused(decoder: Decoder, assistant: Decoder | None) -> None:
+def _forget_unused(decoder: Decoder, drafter: ModelDrafter | TextDrafter) -> None:
     """Drop the programs with assistants that are gone, or that this one takes the place
     of: of the same model.
     """
-    model = None if assistant is None else assistant.model
-    for key in list(decoder.assisted):
-        # The other keys are of drafts from the text.
-        if (
-            isinstance(key[0], Decoder)
-            and key[0] is not assistant
-            and key[0].model in (None, model)
-        ):
-            del decoder.assisted[key]
+    new = drafter.decoder if isinstance(drafter, ModelDrafter) else None
+    for other in list(decoder.assisted):
+        if not isinstance(other, ModelDrafter) or other.decoder is new:
+            continue
+        if other.decoder.model is None or (new and other.decoder.model is new.model):
+            del decoder.assisted[other]
 
 
 def _reason_against(

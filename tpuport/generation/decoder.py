@@ -90,7 +90,7 @@ class Decoder:
         self.mesh = mesh
         self._hides_padding: bool | None = None
         self.continues: bool | None = None
-        self.assisted: dict[tuple, Decoder] = {}
+        self.assisted: dict[Any, Decoder] = {}
         self.variants: dict[tuple, Self] = {}
         self._parameters = forward_parameters(model)
         self._cache_argument: Any = cache_argument(self._parameters)

@@ -29,30 +29,29 @@ class Draft(NamedTuple):
     cache: Any
 
 
+@dataclasses.dataclass(frozen=True)
 class ModelDrafter:
     """A smaller model, which chooses as the large one does: with the same processors
     and random keys.
 
     Attributes:
-        count: K.
+        decoder: of the model; it keeps all columns.
+        count: K, the most tokens that are drafted.
+        threshold: no token is drafted after one whose probability is below it.
     """
 
-    def __init__(self, decoder: Decoder, count: int, threshold: float) -> None:
-        """Draft up to `count` tokens, and none after one whose probability is below
-        `threshold`.
-        """
-        self._decoder = decoder
-        self.count = count
-        self._threshold = threshold
+    decoder: Decoder
+    count: int
+    threshold: float
 
     @property
     def arrays(self) -> Arrays:
         """The model's weights."""
-        return self._decoder.arrays
+        return self.decoder.arrays
 
     def begin(self, arrays: Arrays, prompt: PaddedPrompt) -> Any:
         """Traced. The cache with the prompt [B, P]."""
-        return self._decoder.forward_prompt(arrays, prompt)[1]
+        return self.decoder.forward_prompt(arrays, prompt)[1]
 
     def draft(
         self, arrays: Arrays, state: State, cache: Any, choice: Choice, limit: jax.Array
@@ -75,11 +74,11 @@ class ModelDrafter:
             # not in the cache yet.
             column = draft.length - 2
             pair = jax.lax.dynamic_slice_in_dim(draft.tokens, column, 2, axis=1)
-            logits, cache = self._decoder.forward_tokens(
+            logits, cache = self.decoder.forward_tokens(
                 arrays, pair, draft.present, column, limit, draft.cache, only_last=True
             )
             draft = draft._replace(cache=cache)
-            draft = self._decoder.append(draft, logits[:, 0], choice)
+            draft = self.decoder.append(draft, logits[:, 0], choice)
             chosen = jax.lax.dynamic_slice_in_dim(
                 draft.tokens, draft.length - 1, 1, axis=1
             )
@@ -88,7 +87,7 @@ class ModelDrafter:
                 jax.nn.softmax(logits[:, 0]), jnp.maximum(chosen, 0), axis=1
             )
             return draft, jnp.all(
-                (probability[:, 0] >= self._threshold) | draft.finished
+                (probability[:, 0] >= self.threshold) | draft.finished
             )
 
         begun = state._replace(cache=cache, outputs=None)
@@ -100,22 +99,23 @@ class ModelDrafter:
         return Draft(tokens, counts, draft.cache)
 
 
+@dataclasses.dataclass(frozen=True)
 class TextDrafter:
     """What followed the last tokens where they occurred before in the row's own text
     (prompt lookup).
 
     Attributes:
-        count: K.
-        arrays: none.
+        count: K, the most of what follows that is the draft.
+        ngram_size: how many of the last tokens are looked for, and then fewer.
     """
 
-    def __init__(self, count: int, ngram_size: int) -> None:
-        """Look for the last `ngram_size` tokens, then for fewer; up to `count` of what
-        follows is the draft.
-        """
-        self.count = count
-        self.arrays: Arrays = {}
-        self._ngram_size = ngram_size
+    count: int
+    ngram_size: int
+
+    @property
+    def arrays(self) -> Arrays:
+        """None."""
+        return {}
 
     def begin(self, arrays: Arrays, prompt: PaddedPrompt) -> Any:
         """Traced. Nothing."""
@@ -130,7 +130,7 @@ class TextDrafter:
         columns = jnp.arange(state.tokens.shape[1])
         is_text = state.present & (columns < state.length)
         starts = jnp.full(state.tokens.shape[:1], -1, jnp.int32)
-        for size in range(1, self._ngram_size + 1):
+        for size in range(1, self.ngram_size + 1):
             start = _first_continuation(state.tokens, is_text, state.length, size)
             starts = jnp.where(start >= 0, start, starts)
         indices = jnp.minimum(

@@ -34,6 +34,15 @@ class OutputSettings:
     logits: bool = dataclasses.field(metadata={"static": True})
 
 
+# By whether it is of a beam search, and of an encoder-decoder.
+_OUTPUTS: Final[dict[tuple[bool, bool], Any]] = {
+    (False, False): GenerateDecoderOnlyOutput,
+    (False, True): GenerateEncoderDecoderOutput,
+    (True, False): GenerateBeamDecoderOnlyOutput,
+    (True, True): GenerateBeamEncoderDecoderOutput,
+}
+
+
 class StepOutputs(NamedTuple):
     """float32 [R, B, V] each, None if it was not asked for; the first is of the step at
     column `start`.
@@ -117,19 +126,8 @@ class CollectedOutputs:
             "scores": tuple(self.scores) if options.output_scores else None,
             "logits": tuple(self.logits) if options.output_logits else None,
         }
-        if search is None:
-            output_class: Any = (
-                GenerateEncoderDecoderOutput
-                if has_encoder
-                else GenerateDecoderOnlyOutput
-            )
-            return output_class(**fields)
-        fields["beam_indices"] = search.beam_indices
-        if options.output_scores:
-            fields["sequences_scores"] = search.scores
-        output_class = (
-            GenerateBeamEncoderDecoderOutput
-            if has_encoder
-            else GenerateBeamDecoderOnlyOutput
-        )
-        return output_class(**fields)
+        if search is not None:
+            fields["beam_indices"] = search.beam_indices
+            if options.output_scores:
+                fields["sequences_scores"] = search.scores
+        return _OUTPUTS[search is not None, has_encoder](**fields)
