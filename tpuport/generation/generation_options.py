@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from transformers import GenerationConfig, GenerationMixin
@@ -17,7 +17,6 @@ from tpuport.generation.cache_arguments import CACHE_NAMES
 from tpuport.generation.class_loops import has_class_generate
 from tpuport.generation.option_values import (
     LARGEST_INT,
-    field_reader,
     read_bool,
     read_float,
     read_ids,
@@ -32,16 +31,6 @@ from tpuport.generation.processor_options import (
 
 logger = logging.getLogger("tpuport")
 
-# Honoured by the loop, or without effect on which tokens come out.
-_SUPPORTED: Final = PROCESSOR_FIELDS.union(
-    "max_length max_new_tokens min_length min_new_tokens do_sample temperature top_k top_p min_p repetition_penalty "
-    "eos_token_id pad_token_id bos_token_id num_return_sequences stop_strings max_time max_cache_len use_cache "
-    "cache_implementation transformers_version early_stopping length_penalty num_beams num_assistant_tokens "
-    "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
-    "compile_config disable_compile decoder_start_token_id return_dict_in_generate output_scores "
-    "output_logits watermarking_config guidance_scale max_matching_ngram_size prompt_lookup_num_tokens "
-    "prefill_chunk_size".split()
-)
 # Ways to decode several tokens at a time that give the tokens, or the distribution, of
 # decoding one by one, and need a part of the model that `generate` does not run.
 _ASSISTED: Final = frozenset({"assistant_early_exit", "use_mtp"})
@@ -88,13 +77,63 @@ _DEFAULT_NGRAM_SIZE: Final = 2  # transformers' own
 _USER_LOOP: Final = "decode with your own loop over tpuport.compile(model)"
 
 
+def _read_early_stopping(name: str, value: Any) -> bool | Literal["never"]:
+    return "never" if value == "never" else read_bool(name, value)
+
+
+def _read_scale(name: str, value: Any) -> float | None:
+    scale = read_float(name, value)
+    return None if scale == 1.0 else scale
+
+
+def _read_top_k(name: str, value: Any) -> int:
+    return min(read_int(name, value), LARGEST_INT)
+
+
+def _read_count(name: str, value: Any) -> int | None:
+    """A number from 1 on, or None; PortError for anything else."""
+    count = read_int(name, value, None)
+    if count is not None and count < 1:
+        raise PortError("tokens are counted from 1", where=f"{name}={count}")
+    return count
+
+
+def _read_watermark(name: str, value: Any) -> Any:
+    """transformers' configuration of a watermark, from itself or a dictionary;
+    PortError for anything else.
+    """
+    try:
+        config: Any = GenerationConfig(watermarking_config=value).watermarking_config
+        config.validate()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise PortError(
+            f"transformers does not take this watermark: {error}",
+            where=f"{name}={value!r:.60}",
+        ) from None
+    return config
+
+
+def _option(
+    default: Any, read: Callable[[str, Any], Any], name: str | None = None
+) -> Any:
+    """A field of `Options` that is read as it is.
+
+    Args:
+        default: its value where nobody asks for another.
+        read: gives its value from the name and the value in the config.
+        name: in the config, if it is another one.
+    """
+    return dataclasses.field(default=default, metadata={"read": read, "name": name})
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The options of one call of `generate`; lengths in tokens, `min_new` and `max_new`
     without the prompt.
 
     Attributes:
-        num_beams: 1 means no beam search, which the next two are for.
+        num_beams: 1 means no beam search, which length_penalty and early_stopping are
+            for.
         prompt_lookup: how many tokens of the text itself are a draft, and how many are
             looked for; None for no draft.
         prefill_chunk_size: columns of the prompt that run at a time, None for all.
@@ -104,29 +143,29 @@ class Options:
 
     max_new: int
     min_new: int
-    do_sample: bool
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    eos: tuple[int, ...]
-    pad: int | None
-    num_return_sequences: int
-    stop_strings: tuple[str, ...]
-    max_time: float | None
-    max_cache_len: int | None
-    processors: ProcessorOptions = dataclasses.field(default_factory=dict)
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-    return_dict: bool = False
-    output_scores: bool = False
-    output_logits: bool = False
-    watermarking_config: Any = None
-    guidance_scale: float | None = None
+    eos: tuple[int, ...] = _option((), read_ids, "eos_token_id")
+    pad: int | None = _option(None, read_int, "pad_token_id")
+    do_sample: bool = _option(False, read_bool)
+    temperature: float = _option(1.0, read_float)
+    top_k: int = _option(0, _read_top_k)
+    top_p: float = _option(1.0, read_float)
+    min_p: float = _option(0.0, read_float)
+    repetition_penalty: float = _option(1.0, read_float)
+    num_return_sequences: int = _option(1, read_int)
+    stop_strings: tuple[str, ...] = _option((), read_strings)
+    max_time: float | None = _option(None, read_float)
+    max_cache_len: int | None = _option(None, read_int)
+    num_beams: int = _option(1, read_int)
+    length_penalty: float = _option(1.0, read_float)
+    early_stopping: bool | Literal["never"] = _option(False, _read_early_stopping)
+    return_dict: bool = _option(False, read_bool, "return_dict_in_generate")
+    output_scores: bool = _option(False, read_bool)
+    output_logits: bool = _option(False, read_bool)
+    watermarking_config: Any = _option(None, _read_watermark)  # noqa: RUF009
+    guidance_scale: float | None = _option(None, _read_scale)
+    prefill_chunk_size: int | None = _option(None, _read_count)
     prompt_lookup: tuple[int, int] | None = None
-    prefill_chunk_size: int | None = None
+    processors: ProcessorOptions = dataclasses.field(default_factory=dict)
 
     @property
     def rows_per_prompt(self) -> int:
@@ -141,6 +180,22 @@ class Options:
         if self.num_beams == 1:
             return 1
         return max(len(self.eos), 1) + 1
+
+
+# By the name of the option: its name in the config, and what reads it.
+_READERS: Final = {
+    field.name: (field.metadata["name"] or field.name, field.metadata["read"])
+    for field in dataclasses.fields(Options)
+    if field.metadata
+}
+# Honoured by the loop, or without effect on which tokens come out.
+_SUPPORTED: Final = PROCESSOR_FIELDS.union(
+    (name for name, _ in _READERS.values()),
+    "max_length max_new_tokens min_length min_new_tokens bos_token_id use_cache cache_implementation "
+    "transformers_version num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
+    "assistant_lookbehind target_lookbehind compile_config disable_compile decoder_start_token_id "
+    "max_matching_ngram_size prompt_lookup_num_tokens".split(),
+)
 
 
 def read_options(
@@ -167,58 +222,27 @@ def read_options(
     passed = {name for name, value in fields.items() if value is not None}
     _refuse_unsupported(config, passed.union(named), model)
     positions = getattr(model.config, "max_position_embeddings", None) or LARGEST_INT
-    read = field_reader(config)
-    max_new = _max_new_tokens(config, prompt_length, positions)
-    eos = read("eos_token_id", read_ids)
-    options = Options(
-        max_new=max_new,
-        min_new=_min_new_tokens(config, prompt_length),
-        do_sample=read("do_sample", read_bool),
-        temperature=read("temperature", read_float, 1.0),
-        top_k=min(read("top_k", read_int), LARGEST_INT),
-        top_p=read("top_p", read_float, 1.0),
-        min_p=read("min_p", read_float),
-        repetition_penalty=read("repetition_penalty", read_float, 1.0),
-        eos=eos,
-        # As in transformers, the first EOS id takes the place of a padding id.
-        pad=read("pad_token_id", read_int, next(iter(eos), None)),
-        num_return_sequences=read("num_return_sequences", read_int, 1),
-        stop_strings=read("stop_strings", read_strings),
-        max_time=read("max_time", read_float, None),
-        max_cache_len=read("max_cache_len", read_int, None),
-        processors=read_processor_options(config, eos),
-        num_beams=read("num_beams", read_int, 1),
-        length_penalty=read("length_penalty", read_float, 1.0),
-        early_stopping=read("early_stopping", _read_early_stopping),
-        guidance_scale=read("guidance_scale", _read_scale),
-        watermarking_config=_read_watermark(config.watermarking_config),
-        prompt_lookup=_read_prompt_lookup(config),
-        prefill_chunk_size=read("prefill_chunk_size", _read_count),
+    values = {
+        field: read(name, getattr(config, name))
+        for field, (name, read) in _READERS.items()
+        if getattr(config, name) is not None
+    }
+    eos = values.get("eos", ())
+    # As in transformers, the first EOS id takes the place of a padding id.
+    values.setdefault("pad", next(iter(eos), None))
+    if not values.get("return_dict"):
         # As in transformers, the steps' outputs are asked for together with the class
         # that has them.
-        return_dict=(return_dict := read("return_dict_in_generate", read_bool)),
-        output_scores=return_dict and read("output_scores", read_bool),
-        output_logits=return_dict and read("output_logits", read_bool),
+        values |= {"output_scores": False, "output_logits": False}
+    options = Options(
+        max_new=_max_new_tokens(config, prompt_length, positions),
+        min_new=_min_new_tokens(config, prompt_length),
+        prompt_lookup=_read_prompt_lookup(config),
+        processors=read_processor_options(config, eos),
+        **values,
     )
     _check_ranges(options)
     return options
-
-
-def _read_early_stopping(name: str, value: Any) -> bool | Literal["never"]:
-    return "never" if value == "never" else read_bool(name, value)
-
-
-def _read_scale(name: str, value: Any) -> float | None:
-    scale = read_float(name, value, 1.0)
-    return None if scale == 1.0 else scale
-
-
-def _read_count(name: str, value: Any) -> int | None:
-    """A number from 1 on, or None; PortError for anything else."""
-    count = read_int(name, value, None)
-    if count is not None and count < 1:
-        raise PortError("tokens are counted from 1", where=f"{name}={count}")
-    return count
 
 
 def _read_prompt_lookup(config: GenerationConfig) -> tuple[int, int] | None:
@@ -230,23 +254,6 @@ def _read_prompt_lookup(config: GenerationConfig) -> tuple[int, int] | None:
     _read_count("prompt_lookup_num_tokens", count)
     size = _read_count("max_matching_ngram_size", config.max_matching_ngram_size)
     return count, size or _DEFAULT_NGRAM_SIZE
-
-
-def _read_watermark(value: Any) -> Any:
-    """transformers' configuration of a watermark, from itself or a dictionary;
-    PortError for anything else.
-    """
-    if value is None:
-        return None
-    try:
-        config: Any = GenerationConfig(watermarking_config=value).watermarking_config
-        config.validate()
-    except (AttributeError, TypeError, ValueError) as error:
-        raise PortError(
-            f"transformers does not take this watermark: {error}",
-            where=f"watermarking_config={value!r:.60}",
-        ) from None
-    return config
 
 
 def merge_configs(

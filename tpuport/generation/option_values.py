@@ -6,7 +6,7 @@ import contextlib
 import math
 import numbers
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -30,17 +30,6 @@ def without_absent(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in arguments.items()
         if value is not None or name in fields
     }
-
-
-def field_reader(config: GenerationConfig) -> Callable[..., Any]:
-    """What reads a field of a config by its name, with one of the functions below and
-    what else that takes: `read("top_p", read_float, 1.0)`.
-    """
-
-    def read(name: str, reader: Callable[..., Any], *others: Any) -> Any:
-        return reader(name, getattr(config, name), *others)
-
-    return read
 
 
 def read_int(name: str, value: Any, default: int | None = 0) -> Any:
