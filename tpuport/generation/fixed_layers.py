@@ -31,7 +31,67 @@ def count(queries: Any) -> int:
     return queries if isinstance(queries, int) else queries.shape[0]
 
 
-class FixedLayer(CacheLayerMixin):
+class PromptLayer(CacheLayerMixin):
+    """A layer whose arrays the prompt makes, of which the batch is divided over dp and
+    the heads over tp, if they divide evenly.
+
+    Attributes:
+        slots: how many columns there are.
+    """
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, slots: int, mesh: Any = None) -> None:
+        super().__init__()
+        self.slots = slots
+        self.mesh = mesh
+        # On a single device there is nothing to divide.
+        self._is_divided = mesh is not None and mesh.size > 1
+
+    def lazy_initialization(
+        self, key_states: torch.Tensor, value_states: torch.Tensor
+    ) -> None:
+        raise PortError(
+            "tpuport's cache layers are allocated by the prompt",
+            fix="call update() with the prompt first",
+        )
+
+    def _shard(self, states: jax.Array) -> jax.Array:
+        """Traced. [B, K, Q, ...] as it is divided."""
+        if not self._is_divided:
+            return states
+        return jax.lax.with_sharding_constraint(
+            states, self.sharding(self.mesh, states.shape, states.ndim)
+        )
+
+    @staticmethod
+    def sharding(mesh: Mesh, shape: tuple[int, ...], dimensions: int) -> NamedSharding:
+        """Of an array that has so many dimensions with the batch: its rows over dp and
+        its heads over tp.
+
+        Keys and values have four, [B, K, T, D], and scales three; there is one less
+        without the batch.
+        """
+        # Without the batch dimension, the heads come first.
+        axes = ("dp", "tp")[dimensions - len(shape) :]
+        entries = [
+            dividing_axis(mesh, axis, size)
+            for axis, size in zip(axes, shape, strict=False)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*entries))
+
+    def get_max_length(self) -> int:
+        """Positions that fit."""
+        return self.slots
+
+    # Its name in the first releases of transformers 5.
+    def get_max_cache_shape(self) -> int:
+        """As `get_max_length`."""
+        return self.get_max_length()
+
+
+class FixedLayer(PromptLayer):
     """Keys and values of one layer, [B, K, T, D], or [K, T, D] if B is 1; position p is
     in slot p.
 
@@ -45,27 +105,12 @@ class FixedLayer(CacheLayerMixin):
     columns are written together.
     """
 
-    is_compileable = True
-    is_sliding = False
-
     def __init__(self, slots: int, mesh: Any = None) -> None:
-        super().__init__()
-        self.slots = slots
-        self.mesh = mesh
+        super().__init__(slots, mesh)
         self.in_int8 = False
         self.key_scales: torch.Tensor | None = None
         self.value_scales: torch.Tensor | None = None
-        # On a single device there is nothing to divide.
-        self._is_divided = mesh is not None and mesh.size > 1
         self.length: torch.Tensor | None = None
-
-    def lazy_initialization(
-        self, key_states: torch.Tensor, value_states: torch.Tensor
-    ) -> None:
-        raise PortError(
-            "tpuport's cache layers are allocated by the prompt",
-            fix="call update() with the prompt first",
-        )
 
     def update(
         self,
@@ -195,30 +240,6 @@ class FixedLayer(CacheLayerMixin):
     def _slot(self, length: jax.Array, columns: int) -> jax.Array:
         return length
 
-    def _shard(self, states: jax.Array) -> jax.Array:
-        """Divide the batch over dp and the heads over tp, if they divide evenly."""
-        if not self._is_divided:
-            return states
-        return jax.lax.with_sharding_constraint(
-            states, self.sharding(self.mesh, states.shape, states.ndim)
-        )
-
-    @staticmethod
-    def sharding(mesh: Mesh, shape: tuple[int, ...], dimensions: int) -> NamedSharding:
-        """Of an array that has so many dimensions with the batch: its rows over dp and
-        its heads over tp.
-
-        Keys and values have four, [B, K, T, D], and scales three; there is one less
-        without the batch.
-        """
-        # Without the batch dimension, the heads come first.
-        axes = ("dp", "tp")[dimensions - len(shape) :]
-        entries = [
-            dividing_axis(mesh, axis, size)
-            for axis, size in zip(axes, shape, strict=False)
-        ]
-        return NamedSharding(mesh, PartitionSpec(*entries))
-
     def get_mask_sizes(self, query_length: Any) -> tuple[Any, Any]:
         """Length and first position of the keys that `update` will return."""
         return (self.slots if self.is_initialized else count(query_length)), 0
@@ -226,15 +247,6 @@ class FixedLayer(CacheLayerMixin):
     def get_seq_length(self) -> Any:
         """Positions written: 0 before the prompt, afterwards an int32 scalar tensor."""
         return self.length if self.is_initialized else 0
-
-    def get_max_length(self) -> int:
-        """Positions that fit."""
-        return self.slots
-
-    # Its name in the first releases of transformers 5.
-    def get_max_cache_shape(self) -> int:
-        """As `get_max_length`."""
-        return self.get_max_length()
 
 
 class UnusedLayer(DynamicLayer):
