@@ -26,7 +26,8 @@ class _Compiled(NamedTuple):
     structure: Any
 
 
-# What is done with the program of a call, and its arguments.
+# What is done with the program of a call, and its arguments: the weights, and all other
+# arrays one by one.
 _Use = Callable[[_Compiled, tuple], Any]
 
 
@@ -99,14 +100,16 @@ class Program:
             _forms[getattr(array, "aval", None) or _describe(array)] for array in arrays
         ]
         key = structure, tuple(forms), tuple(static.items()), current_surroundings()
+        # Trees of states have nodes that Python takes apart, which is done once.
+        flat = args[0], *arrays
         for program in self._programs.known(key):
             try:
-                return use(program, args)
+                return use(program, flat)
             except Retraced:
                 continue
         program = self._capture(args, static)
         self._programs.add(key, program)
-        return use(program, args)
+        return use(program, flat)
 
     @cleared_if_spoiled()
     def _capture(self, args: tuple, static: dict[str, Hashable]) -> _Compiled:
@@ -121,7 +124,7 @@ class Program:
         flat = FlatProgram(
             self.name,
             run_passes(Draft(captured)).captured,
-            self._donated,
+            _numbers_of(self._donated, args),
             checks_indices=self.checks_indices,
             updates_cache=self._updates_cache,
         )
@@ -140,6 +143,20 @@ def _find(program: _Compiled, args: tuple) -> FlatProgram:
 def _rehearse(program: _Compiled, args: tuple) -> Any:
     with randomness.restored(program.flat.draws):
         return _run(program, args)
+
+
+def _numbers_of(positions: Sequence[int], args: tuple) -> tuple[int, ...]:
+    """The numbers of the arrays in the arguments at these positions, behind the
+    weights.
+    """
+    numbers: list[int] = []
+    first = 1
+    for position, argument in enumerate(args[1:], 1):
+        behind = first + len(jax.tree.leaves(argument))
+        if position in positions:
+            numbers += range(first, behind)
+        first = behind
+    return tuple(numbers)
 
 
 class _Forms(dict[Any, Any]):
