@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tpuport.attention.provenance import host_values
 from tpuport.attention.provenance.graph import Node, UnknownError, compute_once
 from tpuport.attention.provenance.primitives import (
     is_elementwise,
@@ -167,8 +168,13 @@ _RULES: dict[str, Callable[[Node, Axes], jax.Array | None]] = {
 
 def evaluate(node: Node, single: Axes) -> np.ndarray:
     """The value, computed now, of a node for which `is_constant` holds."""
+    order = order_operations(node) or ()
+    if order and not any(single):
+        values = host_values.compute(order)
+        if values is not None:
+            return values
     copies: dict[Node, Node] = {}
-    for original in order_operations(node) or ():
+    for original in order:
         operands = tuple(map(copies.__getitem__, needed_operands(original)))
         # Without the arrays that are tracers, which cannot be read now.
         copies[original] = Node(
