@@ -99,8 +99,8 @@ def linear(
         f"mat1 and mat2 shapes cannot be multiplied: linear() got an input {list(input.shape)} for a weight "
         f"{list(weight.shape)}",
     )
-    outputs = "o" * (weight.ndim - 1)
-    result = jnp.einsum(f"...i,{outputs}i->...{outputs}", input, weight)
+    # The product that `jnp.einsum` writes, which takes eight times as long to trace.
+    result = jnp.tensordot(input, weight, axes=(-1, -1))
     return result if bias is None else result + bias
 
 
