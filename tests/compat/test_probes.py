@@ -138,7 +138,7 @@ def test_what_nothing_replaces_is_an_error(make_mechanism):
 # A name of each library, what runs without it, and the mechanism that is off then.
 RENAMED = [
     ("torch._C", "_dispatch_get_all_op_names", "_all_op_names", "causal_llama", "autocast on the device"),
-    ("torchax", "_get_op_or_decomp", "_find_operator", "causal_llama", "operators that torchax lacks"),
+    ("torchax", "_dispatch_mode", "_operator_mode", "causal_llama", "dispatch of operators"),
     ("jax._src.interpreters.partial_eval", "parent", "origin", "causal_llama", "recognition of masks"),
     (
         "transformers", "_attn_implementation_internal", "_attention_name", "causal_llama",

@@ -68,7 +68,6 @@ def test_programs_without_the_option_are_as_before(monkeypatch: pytest.MonkeyPat
     index = torch.tensor([0, 2])
     plain = tpuport.compile(table_of).lower(X, index).as_text()
     assert tpuport.compile(table_of, check_indices=True).lower(X, index).as_text() != plain
-    monkeypatch.setattr(index_bounds, "_RULES", {})
     monkeypatch.setattr(index_bounds, "check_range", lambda *args, **options: None)
     assert tpuport.compile(table_of).lower(X, index).as_text() == plain
 

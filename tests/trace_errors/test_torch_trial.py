@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tpuport import compat
+from tpuport.compat.operators.fallbacks import find_operator
 from tpuport.topology.lowering import lower_for
 from tpuport.trace_errors import CannotTrace, TraceFailure, explain
 
@@ -142,7 +143,7 @@ def test_an_operation_that_torch_takes_and_torchax_does_not(monkeypatch: pytest.
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.cumsum(x, 0)
 
-    known = compat.environment()._get_op_or_decomp(torch.ops.aten.cumsum.default)
+    known = find_operator(compat.environment(), torch.ops.aten.cumsum.default)
     monkeypatch.setattr(known, "func", _as_of(broken, "torchax.ops.jaten"))
     failure = explained(Model)
     assert (

@@ -18,10 +18,10 @@ import torch
 
 from tpuport.compat import missing_cuda
 from tpuport.compat.convert import device_dtype, is_ported
+from tpuport.compat.declarations import Call
 from tpuport.errors import MissingDtypeError
 from tpuport.internals.torch_internals import (
     AUTOCAST,
-    OpOverload,
     include_dispatch_key,
     operators_with_kernel,
     remove_kernels,
@@ -174,15 +174,13 @@ def state() -> Hashable:
     return torch.get_autocast_dtype(_DEVICE_TYPE)
 
 
-def cast(
-    function: Any, args: tuple, kwargs: dict[str, Any]
-) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a function of torch that runs on the device as a whole, none of
-    its operators by itself.
+def cast(call: Call) -> None:
+    """Cast the arguments of a function of torch that runs on the device as a whole,
+    none of its operators by itself.
     """
-    if isinstance(function, OpOverload) or not torch.is_autocast_enabled(_DEVICE_TYPE):
-        return args, kwargs
-    return _cast(getattr(function, "__name__", ""), args, kwargs)
+    if torch.is_autocast_enabled(_DEVICE_TYPE):
+        name = getattr(call.function, "__name__", "")
+        call.args, call.kwargs = _cast(name, call.args, call.kwargs)
 
 
 def _run(operator: Any, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,7 @@ copy.
 import dataclasses
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -86,6 +86,16 @@ def is_ported(tensor: Any) -> bool:
     # Nothing is torchax's before it has been imported, and importing it takes seconds.
     cls = device_class()
     return cls is not None and isinstance(tensor, cls)
+
+
+def has_ported(values: Iterable[Any]) -> bool:
+    """Whether a torchax tensor is among values, or in tuples and lists among them."""
+    cls = device_class()
+    return cls is not None and any(
+        isinstance(value, cls)
+        or (isinstance(value, tuple | list) and has_ported(value))
+        for value in values
+    )
 
 
 def device_class() -> type | None:

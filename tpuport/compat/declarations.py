@@ -1,11 +1,11 @@
 """What the topics of this package list: replacement lowerings and replacement methods,
-each with its reason.
+each with its reason; and a call on its way to a lowering.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -47,9 +47,38 @@ class Method:
     mechanism: Mechanism | None = None
 
 
+class Call:
+    """A call of a function or an operator of torch. What happens before it runs may
+    change it.
+
+    Attributes:
+        environment: torchax's.
+        function: of torch, or an overload of an operator.
+        args, kwargs: its arguments.
+    """
+
+    __slots__ = ("args", "environment", "function", "kwargs")
+
+    def __init__(
+        self, environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]
+    ) -> None:
+        self.environment = environment
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+
+
+class Answer(NamedTuple):
+    """The result of a call that needs no lowering."""
+
+    value: Any
+
+
 def on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     """A lowering over torchax tensors from a function of `jax.Array`s; a scalar tensor
     on the host becomes a number.
+
+    torchax's table has the function of arrays itself (`function_of_arrays`).
     """
 
     @functools.wraps(function)
@@ -63,6 +92,16 @@ def on_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         return env.j2t_iso(function(*args, **kwargs))
 
     return lowering
+
+
+_CODE_ON_ARRAYS = on_arrays(abs).__code__
+
+
+def function_of_arrays(lowering: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What `on_arrays` made a lowering of; None for other lowerings."""
+    # By its code: functions around a lowering have its attributes, too.
+    is_on_arrays = getattr(lowering, "__code__", None) is _CODE_ON_ARRAYS
+    return lowering.__wrapped__ if is_on_arrays else None  # type: ignore[attr-defined]
 
 
 def overloads(name: str) -> list[Any]:

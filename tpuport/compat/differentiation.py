@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from tpuport.compat.convert import is_ported
+from tpuport.compat.declarations import Call
 from tpuport.compat.view_writes import written_by_name
 from tpuport.errors import PortError
 from tpuport.internals.jax_internals import DIFFERENTIATION, is_differentiated
@@ -31,38 +32,44 @@ _JAX = "tpuport.compile(torchax.interop.jax_value_and_grad(loss))"
 _saved: dict[tuple[Any, str], Any] = {}
 
 
-def check_operator(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+def may_have_backward(function: Any) -> bool:
+    """Whether this is an operator that may have a backward of its own."""
+    return isinstance(function, OpOverload) and function.namespace not in _OWN_OPERATORS
+
+
+def check_operator(call: Call) -> None:
     """Traced. PortError for an operator with a backward of its own that is given a
     tensor which is being differentiated.
     """
-    if not isinstance(function, OpOverload) or function.namespace in _OWN_OPERATORS:
-        return
-    if function.has_kernel_for_dispatch_key(torch._C.DispatchKey.Autograd):  # pyright: ignore[reportAttributeAccessIssue]
-        _refuse_inside((args, kwargs), f"the backward of {function}")
+    if call.function.has_kernel_for_dispatch_key(torch._C.DispatchKey.Autograd):  # pyright: ignore[reportAttributeAccessIssue]
+        _refuse_inside((call.args, call.kwargs), f"the backward of {call.function}")
 
 
-def without_gradients(
-    function: Any, args: tuple, kwargs: dict[str, Any]
-) -> tuple[tuple, dict[str, Any]]:
-    """Traced. The arguments of an operator under `torch.no_grad()`, detached.
+def stop_gradients(call: Call) -> None:
+    """Traced. Detach the arguments of an operator under `torch.no_grad()`.
 
     Raises:
         PortError: the operator writes to a tensor that is being differentiated, or it
             is not known whether all that is differentiated is under `no_grad`.
     """
-    if not _has_differentiated((args, kwargs)):
-        return args, kwargs
+    if torch.is_grad_enabled():
+        return
+    args, kwargs = call.args, call.kwargs
+    if not _has_differentiated(args) and not (kwargs and _has_differentiated(kwargs)):
+        return
     if not _begins_with_gradients.get():
         raise PortError(
             "torch.no_grad() is on while jax differentiates, and it is not known whether it was on before",
             fix=f"compute gradients by {_JAX}, inside of which torch records gradients until no_grad ends that",
         )
-    if any(map(_is_differentiated, written_by_name(function, args, kwargs))):
+    if any(map(_is_differentiated, written_by_name(call.function, args, kwargs))):
         raise PortError(
             "under torch.no_grad() a tensor is written to in place that is being differentiated",
             fix="compute a new tensor, or write to x.detach().clone()",
         )
-    return torch_pytree.tree_map_only(torch.Tensor, _detach, (args, kwargs))
+    call.args, call.kwargs = torch_pytree.tree_map_only(
+        torch.Tensor, _detach, (args, kwargs)
+    )
 
 
 def _detach(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 import torch.overrides
 
 from tpuport.compat.convert import is_ported
+from tpuport.compat.declarations import Call
 
 # Of these, every argument but the first is a size.
 _OF_SIZES = frozenset({
@@ -16,22 +17,22 @@ _OF_SIZES = frozenset({
 })  # fmt: skip
 
 
-def sizes_as_numbers(
-    function: Any, args: tuple, kwargs: dict[str, Any]
-) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of an operation on a tensor of the device, with sizes that are
-    tensors of the host as integers.
+def as_numbers(call: Call) -> None:
+    """Make integers of the sizes of a function of a tensor on the device, where they
+    are tensors of the host.
 
     torch takes `x.split([height * width])` and `x.view(height, width)` where
     `height, width = sizes[0]`.
     """
+    args = call.args
     if not args or not is_ported(args[0]):
-        return args, kwargs
+        return
     rest = args[1:]
-    if function in _OF_SIZES:
+    if call.function in _OF_SIZES:
         rest = map(_as_number, rest)
-    kwargs = {name: _as_numbers(value) for name, value in kwargs.items()}
-    return (args[0], *map(_as_numbers, rest)), kwargs
+    call.args = (args[0], *map(_as_numbers, rest))
+    if call.kwargs:
+        call.kwargs = {name: _as_numbers(call.kwargs[name]) for name in call.kwargs}
 
 
 def _as_number(value: Any) -> Any:

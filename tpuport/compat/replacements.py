@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tpuport.base.temporary import ABSENT, restore_attribute
-from tpuport.internals.torchax_internals import operators
+from tpuport.compat.declarations import function_of_arrays
+from tpuport.internals.torchax_internals import DISPATCH, add_operator, operators
 
 if TYPE_CHECKING:
     from tpuport.compat.declarations import Lowering, Method
@@ -73,17 +74,24 @@ def install(environment: Any) -> None:
     """
     if _saved_lowerings:
         return
+    # Probes run torchax's own code, before any of it is replaced.
+    replaced = [
+        method
+        for method in methods()
+        if method.mechanism is None or method.mechanism.works()
+    ]
     for lowering in lowerings():
         _saved_lowerings[lowering.target] = operators(environment).get(
             lowering.target, ABSENT
         )
         # torchax has no call that undoes this, hence the copies of its table's entries.
-        function = _with_torch_names(lowering.target, lowering.function)
-        environment.override_op_definition(lowering.target, function)
+        of_arrays = function_of_arrays(lowering.function) if DISPATCH.works() else None
+        function = _with_torch_names(lowering.target, of_arrays or lowering.function)
+        add_operator(
+            environment, lowering.target, function, of_arrays=of_arrays is not None
+        )
         logger.debug("operator %s: %s", lowering.target, lowering.reason)
-    for method in methods():
-        if method.mechanism is not None and not method.mechanism.works():
-            continue
+    for method in replaced:
         owner = _owner(method.owner)
         _saved_methods[method.owner, method.name] = owner.__dict__.get(
             method.name, ABSENT

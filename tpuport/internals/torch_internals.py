@@ -30,6 +30,9 @@ with_tensors: Final = _reparametrize_module
 # A tensor of a class that has no memory of its own, and one that shares a tensor's.
 make_wrapper: Final = torch.Tensor._make_wrapper_subclass
 make_subclass: Final = torch.Tensor._make_subclass
+# What torch itself does to each mode: code that it compiles calls it, and is not to
+# look into it.
+not_compiled: Final = torch._disable_dynamo
 without_torch_functions: Final = torch._C.DisableTorchFunction
 without_subclass_functions: Final = torch._C.DisableTorchFunctionSubclass
 

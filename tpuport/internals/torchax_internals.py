@@ -5,8 +5,6 @@ Like all rooms but `compat`, this one does not import torchax.
 
 from typing import Any, Final
 
-import jax
-
 from tpuport.internals.mechanism import Mechanism
 
 # The attribute of a tensor that has its array.
@@ -69,48 +67,78 @@ def operators(environment: Any) -> dict[Any, Any]:
     return environment._ops
 
 
-def find_operator(environment: Any, function: Any) -> Any:
-    """What an environment runs for a function of torch; None if that is a
-    decomposition, or is not known because torchax looks it up in another way.
+def is_autocast(environment: Any) -> bool:
+    """Whether torchax itself, and not torch, casts arguments to a dtype."""
+    return environment.param.autocast_dtype is not None
 
-    Raises:
-        OperatorNotFound: of torchax; it has nothing for the function.
+
+# Settings of an environment for those who look for mistakes in it.
+_DEBUGGING: Final = (
+    "debug_print_each_op", "debug_accuracy_for_each_op", "debug_mixed_tensor", "force_materialize_views",
+)  # fmt: skip
+
+
+def is_debugged(environment: Any) -> bool:
+    """Whether torchax itself has to run each operator, to print or to compare it."""
+    config = vars(environment.config)
+    return any(map(config.get, _DEBUGGING))
+
+
+def is_lazy_view(value: Any) -> bool:
+    """Whether this is a view of torchax's own, which is computed when it is read."""
+    cls = type(value)
+    return cls.__module__ == "torchax.view" and cls.__name__ == "View"
+
+
+def composing(environment: Any) -> Any:
+    """A block in which torch composes something of operators: these, and the tensors
+    that it makes of nothing, are the environment's.
     """
-    find = getattr(environment, "_get_op_or_decomp", None)
-    if find is None:
-        return operators(environment).get(function)
-    return find(function)
+    return environment._dispatch_mode
 
 
-def _dispatch_finds_operators() -> bool:
-    """Whether torchax asks the method that is replaced for what runs an operator."""
+def add_operator(
+    environment: Any, target: Any, function: Any, *, of_arrays: bool
+) -> None:
+    """Let a function of tensors, or of arrays, answer for an operator."""
+    environment.override_op_definition(target, function)
+    if of_arrays:
+        operators(environment)[target].is_jax_function = True
+
+
+def entry_of(environment: Any, function: Any) -> Any:
+    """What torchax has for a function or an operator of torch: a lowering of it, or of
+    all overloads of the operator, or a decomposition; None if it has nothing.
+    """
+    names = (function, getattr(function, "overloadpacket", None))
+    for table in (environment._ops, getattr(environment, "_decomps", {})):
+        for name in names:
+            if name is not None and name in table:
+                return table[name]
+    return None
+
+
+def _has_names_of_dispatch() -> bool:
+    """Whether an environment and its entries have all names that a call needs."""
     import torch
     import torchax
 
-    environment, asked = torchax.default_env(), []
-
-    def find(function: Any) -> Any:
-        asked.append(function)
-        return type(environment)._get_op_or_decomp(environment, function)
-
-    def negate(array: jax.Array) -> jax.Array:
-        tensor = torchax.tensor.Tensor(array, environment)
-        return torch.ops.aten.neg.default(tensor).jax()
-
-    vars(environment)["_get_op_or_decomp"] = find
-    try:
-        with environment:
-            jax.eval_shape(negate, jax.ShapeDtypeStruct((), "float32"))
-    finally:
-        del vars(environment)["_get_op_or_decomp"]
-    return torch.ops.aten.neg.default in asked
+    environment = torchax.default_env()
+    entry = entry_of(environment, torch.ops.aten.neg.default)
+    is_autocast(environment)
+    is_debugged(environment)
+    with composing(environment):
+        return (entry.is_jax_function, entry.needs_env) == (True, False) and callable(
+            entry.func
+        )
 
 
-OPERATORS_WITHOUT_LOWERING: Final = Mechanism(
-    "operators that torchax lacks",
+DISPATCH: Final = Mechanism(
+    "dispatch of operators",
     "torchax",
-    rests_on="Environment._get_op_or_decomp, which Environment.dispatch asks",
-    without="operators that have neither a lowering in torchax nor one in tpuport raise torchax's OperatorNotFound, "
-    "also where torch could take them apart",
-    probe=_dispatch_finds_operators,
+    rests_on="Environment._dispatch_mode, config and param.autocast_dtype, func, is_jax_function, "
+    "is_user_defined and needs_env of their entries, and two modes",
+    without="torchax itself runs the operators, slower, and those that it has no lowering for raise its "
+    "OperatorNotFound, also where torch could take them apart",
+    probe=_has_names_of_dispatch,
 )

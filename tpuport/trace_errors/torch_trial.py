@@ -32,6 +32,8 @@ _OWN_OPERATORS: Final = (
     "tpuport.compat.randomness.",
     "tpuport.compat.argument_checks",
 )
+# Its functions have the operation as `func`, `args` and `kwargs`.
+_DISPATCH: Final = "tpuport.compat.operators.dispatching"
 # tpuport's own `tensor[key] = value`: Python calls them, and torchax does not see the
 # operation.
 _ITEM_MODULE: Final = "tpuport.compat.operators.indexing"
@@ -142,7 +144,7 @@ def _is_on_device(value: Any) -> bool:
 
 
 def _dispatched_operation(path: ErrorPath) -> _Operation | None:
-    """The first operation that torchax was asked for after the innermost line of the
+    """The first operation that the device was asked for after the innermost line of the
     model's code.
     """
     library_frames = itertools.takewhile(
@@ -150,10 +152,8 @@ def _dispatched_operation(path: ErrorPath) -> _Operation | None:
     )
     for frame in reversed(list(library_frames)):
         variables = frame.python.f_locals
-        if frame.module == "torchax.tensor" and {"func", "args"}.issubset(variables):
-            # torchax keeps the operands under other names once it has converted them.
-            args = variables.get("old_args", variables["args"])
-            kwargs = variables.get("old_kwargs", variables.get("kwargs"))
+        if frame.module == _DISPATCH and {"func", "args"}.issubset(variables):
+            args, kwargs = variables["args"], variables.get("kwargs")
             return _Operation(variables["func"], tuple(args), dict(kwargs or {}))
         if frame.module == _ITEM_MODULE and frame.function in _ITEM_WRITERS:
             names = frame.python.f_code.co_varnames[:3]

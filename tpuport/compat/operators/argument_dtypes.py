@@ -14,29 +14,31 @@ import torch
 
 from tpuport.compat import autocast
 from tpuport.compat.convert import is_ported
+from tpuport.compat.declarations import Call
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
+from tpuport.internals.torchax_internals import is_autocast
 
 _aten = torch.ops.aten
 _functional = torch.nn.functional
 _HALF = (torch.bfloat16, torch.float16)
 
 
-def check(environment: Any, function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+def has_rule(function: Any) -> bool:
+    """Whether torch on a CPU may refuse the dtypes of an operator's arguments."""
+    return getattr(function, "overloadpacket", function) in _RULES
+
+
+def check(call: Call) -> None:
     """Raise torch's error, if torch on a CPU refuses the dtypes of an operator's
     arguments.
     """
-    rule = _RULES.get(getattr(function, "overloadpacket", function))
     # Under autocast, torch casts arguments itself.
-    if (
-        rule is None
-        or environment.param.autocast_dtype is not None
-        or autocast.state() is not None
-    ):
+    if is_autocast(call.environment) or autocast.state() is not None:
         return
-    leaves = torch_pytree.tree_leaves((args, kwargs))
-    if any(map(is_ported, leaves)):
-        rule(function, args, kwargs)
+    function, args, kwargs = call.function, call.args, call.kwargs
+    if any(map(is_ported, torch_pytree.tree_leaves((args, kwargs)))):
+        _RULES[getattr(function, "overloadpacket", function)](function, args, kwargs)
 
 
 def _refuse(function: Any, requirement: str, tensors: Sequence[torch.Tensor]) -> None:
@@ -204,5 +206,5 @@ _RULES: dict[Any, _Rule] = {
     **dict.fromkeys((_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.mv, _aten.dot), _numbers),
 }  # fmt: skip
 LOWERINGS = ()
-# `views` replaces torchax's dispatch by one that calls `check`.
+# `dispatching` calls `check`.
 METHODS = ()

@@ -6,16 +6,17 @@ torchax ignores the device that `torch.zeros_like(x, device="cpu")` and
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from tpuport.base.mappings import without
 from tpuport.compat import aliasing, randomness, view_steps
 from tpuport.compat.convert import is_ported, to_device, to_torch
+from tpuport.compat.declarations import Answer, Call
 from tpuport.compat.operators import outside
+from tpuport.compat.operators.lowered_calls import has_lowering
+from tpuport.compat.randomness.placement import is_program_draw
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import torch_pytree
 
@@ -54,62 +55,70 @@ class _Operators(threading.local):
 _operators = _Operators()
 
 
-@contextmanager
-def inside_operator() -> Iterator[None]:
+class inside_operator:  # noqa: N801 - used as a function is
     """While an operator of torch runs, as opposed to a function that the user has
-    called.
+    called. A class, as each operator enters it.
     """
-    before = _operators.is_running
-    _operators.is_running = True
-    try:
-        yield
-    finally:
-        _operators.is_running = before
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _operators.is_running
+        _operators.is_running = True
+
+    def __exit__(self, *error: object) -> None:
+        _operators.is_running = self._before
 
 
-def resolve(
-    func: Any, args: tuple, kwargs: dict[str, Any]
-) -> tuple[torch.Tensor | None, dict[str, Any]]:
-    """Follow the device that a call names, or has by default.
+def takes_device(function: Any) -> bool:
+    """Whether calls of a function may name the device of a new tensor."""
+    return function in _TAKE_A_DEVICE
 
-    Returns:
-        (the tensor that torch itself has made, or None if it is to be made on the
-        device; the keyword arguments for that).
+
+def follow_device(call: Call) -> Answer | None:
+    """Make a new tensor where a call says, or is to by default: elsewhere at once, on
+    the device by what runs next.
     """
-    if _operators.is_running or func not in _TAKE_A_DEVICE:
-        return None, kwargs
+    if _operators.is_running:
+        return None
+    func, args, kwargs = call.function, call.args, call.kwargs
     if kwargs.get("out") is not None:
-        return _written_out(func, args, kwargs), kwargs
+        return _answer(_written_out(func, args, kwargs))
     kind = _device_kind(func, args, kwargs)
     if kind != "jax":
-        return _make_elsewhere(func, args, kwargs, kind), kwargs
+        return _answer(_make_elsewhere(func, args, kwargs, kind))
     if func in _COMPUTED_ON_HOST and not any(map(is_ported, args)):
         host = view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"})
-        return to_device(host), kwargs
+        return Answer(to_device(host))
     others = without(kwargs, {"device"})
     # What is like a tensor of the device needs no name for it, which the oldest of
     # these functions would not know.
     is_like_ported = func in _LIKE_A_TENSOR and is_ported(_data(func, args, kwargs))
-    return None, others if is_like_ported else others | {"device": "jax"}
+    call.kwargs = others if is_like_ported else others | {"device": "jax"}
+    if has_lowering(call.environment, func):
+        return None
+    # torchax would call the function with the arguments that it was given.
+    return Answer(func(*args, **call.kwargs))
 
 
-class OnHost(NamedTuple):
-    """A result of the host."""
-
-    value: Any
+def _answer(tensor: torch.Tensor | None) -> Answer | None:
+    return None if tensor is None else Answer(tensor)
 
 
-def compute_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
+def compute_on_host(call: Call) -> Answer | None:
     """What a trace whose inputs decide shapes computes on the host: all that follows
     from them, so that it has values.
 
     Integers that it moves to the device, or counts there, stay on the host as well.
     None for all else, and in other traces (`outside.host_tensors_as_constants`).
     """
+    if not outside.takes_host_tensors():  # nearly always
+        return None
+    func, args, kwargs = call.function, call.args, call.kwargs
     if (
         _operators.is_running
         or func in _DRAWING_LIKES
-        or not outside.takes_host_tensors()
+        or is_program_draw(func, args, kwargs)
     ):
         return None
     if func is torch.arange and _device_kind(func, args, kwargs) == "jax":
@@ -117,7 +126,7 @@ def compute_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | 
         if kwargs.get("out") is None and all(
             number is None or isinstance(number, int) for number in numbers
         ):
-            return OnHost(
+            return Answer(
                 view_steps.on_twins(func, *args, **kwargs | {"device": "cpu"})
             )
         return None
@@ -133,20 +142,20 @@ def compute_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | 
     device = kwargs.get("device")
     if func in _TAKE_A_DEVICE and device is not None and _kind_of(device) == "jax":
         return None
-    return OnHost(view_steps.on_twins(func, *args, **kwargs))
+    return Answer(view_steps.on_twins(func, *args, **kwargs))
 
 
 _MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type_as})
 
 
-def _moved_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | None:
+def _moved_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> Answer | None:
     """Integers of the host that are to move to the device, cast if that is asked for
     too.
     """
     if not args or not _is_discrete_on_host(args[0]):
         return None
     if func is torch.Tensor.cuda:
-        return OnHost(args[0])
+        return Answer(args[0])
     if func is torch.tensor:
         return None
     # Of a tensor that `to` is given, the dtype counts.
@@ -157,7 +166,7 @@ def _moved_on_host(func: Any, args: tuple, kwargs: dict[str, Any]) -> OnHost | N
     dtype = next(
         (value for value in targets if isinstance(value, torch.dtype)), args[0].dtype
     )
-    return OnHost(view_steps.on_twins(torch.Tensor.to, args[0], dtype))
+    return Answer(view_steps.on_twins(torch.Tensor.to, args[0], dtype))
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:
@@ -172,29 +181,36 @@ def _is_discrete_on_host(value: Any) -> bool:
     )
 
 
-def as_move(
-    func: Any, args: tuple, kwargs: dict[str, Any]
-) -> tuple[Any, tuple, dict[str, Any]]:
-    """`x.cuda()` of a tensor on the host, in compiled code, as `x.to("cuda")`: to the
-    device of the program.
+def is_move(function: Any) -> bool:
+    """Whether a function moves a tensor."""
+    return function in _MOVES
 
-    So is `x.type_as(y)`, as `x.to(y)`. And what is traced stays in the program if it is
+
+def move(call: Call) -> Answer | None:
+    """`x.cuda()` of a tensor on the host, in compiled code, as `x.to("cuda")`: to the
+    device of the program; and `x.to("meta")`.
+
+    `x.type_as(y)` becomes `x.to(y)`. And what is traced stays in the program if it is
     to go where positions are that the trace knows.
     """
-    if func is torch.Tensor.to and outside.takes_host_tensors():
-        return func, *_stay_traced(args, kwargs)
-    if func is torch.Tensor.type_as and not is_ported(args[0]) and is_ported(args[1]):
-        return torch.Tensor.to, args, kwargs
-    if func is not torch.Tensor.cuda or is_ported(args[0]):
-        return func, args, kwargs
-    tensor, *options = args
-    names = ("device", "non_blocking", "memory_format")
-    options = dict(zip(names, options, strict=False)) | kwargs
-    device = options.pop("device", None)
-    # torch refuses any other device, and says so.
-    if device is not None and _kind_of(device) != "jax":
-        return func, args, kwargs
-    return torch.Tensor.to, (tensor, "jax"), options
+    func, args = call.function, call.args
+    if func is torch.Tensor.to:
+        if outside.takes_host_tensors():
+            call.args, call.kwargs = _stay_traced(args, call.kwargs)
+    elif func is torch.Tensor.type_as:
+        if not is_ported(args[0]) and is_ported(args[1]):
+            call.function = torch.Tensor.to
+    elif not is_ported(args[0]):
+        tensor, *options = args
+        names = ("device", "non_blocking", "memory_format")
+        options = dict(zip(names, options, strict=False)) | call.kwargs
+        device = options.pop("device", None)
+        # torch refuses any other device, and says so.
+        if device is None or _kind_of(device) == "jax":
+            call.function, call.args = torch.Tensor.to, (tensor, "jax")
+            call.kwargs = options
+    moved = outside.without_values(call.function, call.args, call.kwargs)
+    return _answer(moved)
 
 
 def _stay_traced(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -318,5 +334,5 @@ def _on_host(value: Any) -> Any:
 
 
 LOWERINGS = ()
-# `views` replaces torchax's dispatch by one that calls `resolve`.
+# `dispatching` has the steps of calls.
 METHODS = ()

@@ -9,7 +9,6 @@ result cast. Strides of results decide which of their views torch copies.
 
 import collections
 import functools
-import re
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -18,20 +17,19 @@ import torch
 import torch.overrides
 
 from tpuport.compat import aliasing, autocast, narrowing
-from tpuport.compat.convert import device_dtype, is_ported, jax_dtype
-from tpuport.compat.host_sizes import sizes_as_numbers
-from tpuport.compat.operators import (
-    index_bounds,
-    integer_division,
-    integer_dtypes,
-    integer_overflow,
-    masked_selection,
-)
-from tpuport.compat.replacements import original
+from tpuport.compat.convert import device_dtype, has_ported, is_ported, jax_dtype
+from tpuport.compat.declarations import Call
+from tpuport.compat.operators import integer_dtypes, integer_overflow
+from tpuport.compat.operators.fallbacks import find_operator
+from tpuport.compat.operators.lowered_calls import described, name_of
 from tpuport.compat.view_steps import VIEWS, VIEWS_IN_PLACE, on_twins
 from tpuport.errors import MissingDtypeError, PortError
 from tpuport.internals.torch_internals import OpOverload, outside_of_modes, torch_pytree
-from tpuport.internals.torchax_internals import array_of, find_operator, set_array
+from tpuport.internals.torchax_internals import (
+    array_of,
+    is_autocast,
+    set_array,
+)
 
 _aten = torch.ops.aten
 # What they raise for meta tensors, or give, depends on the device or on values.
@@ -106,17 +104,16 @@ def expected(function: Any, args: tuple, kwargs: dict[str, Any]) -> Forms | None
     Raises:
         Exception: torch's own, where it refuses the arguments.
     """
-    leaves, structure = torch_pytree.tree_flatten((args, kwargs))
     # Views find their own strides, and are lenient where torch refuses: it may have
     # others than are known here.
-    strides = [_strides(leaf) if _keeps_strides(function) else None for leaf in leaves]
-    key = (function, structure, tuple(map(_key, leaves)), tuple(strides))
+    key_of = _key if _keeps_strides(function) else _key_without_strides
+    key = (function, key_of(args), *map(key_of, kwargs.items()))
     try:
         answer = _known[key]
     except TypeError:  # an argument that cannot be hashed
-        answer = _ask(function, leaves, strides, structure)
+        answer = _ask(function, args, kwargs)
     except KeyError:
-        answer = _known[key] = _ask(function, leaves, strides, structure)
+        answer = _known[key] = _ask(function, args, kwargs)
         if len(_known) > _REMEMBERED:
             _known.popitem(last=False)
     if isinstance(answer, _Refusal):
@@ -124,13 +121,24 @@ def expected(function: Any, args: tuple, kwargs: dict[str, Any]) -> Forms | None
     return answer
 
 
-def _key(leaf: Any) -> Hashable:
-    if isinstance(leaf, torch.Tensor):
-        return torch.Tensor, is_ported(leaf), leaf.shape, leaf.dtype
+def _key(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        return *_key_without_strides(value), _strides(value)
+    if isinstance(value, tuple | list):
+        return type(value), *map(_key, value)
     # 1, True and 1.0 are equal.
-    return type(leaf), leaf
+    return type(value), value
 
 
+def _key_without_strides(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.Tensor, is_ported(value), value.shape, value.dtype
+    if isinstance(value, tuple | list):
+        return type(value), *map(_key_without_strides, value)
+    return type(value), value
+
+
+@functools.cache
 def _keeps_strides(function: Any) -> bool:
     packet = getattr(function, "overloadpacket", function)
     return (
@@ -148,9 +156,9 @@ def _strides(leaf: Any) -> Strides | None:
     return None if twin.is_contiguous() else twin.stride()
 
 
-def _ask(
-    function: Any, leaves: list[Any], strides: list[Strides | None], structure: Any
-) -> Forms | _Refusal | None:
+def _ask(function: Any, args: tuple, kwargs: dict[str, Any]) -> Forms | _Refusal | None:
+    leaves, structure = torch_pytree.tree_flatten((args, kwargs))
+    strides = [_strides(leaf) if _keeps_strides(function) else None for leaf in leaves]
     answer = _answer(function, leaves, strides, structure, _WIDENED)
     if isinstance(answer, _Refusal) and any(
         _dtype(leaf) in _WIDENED for leaf in leaves
@@ -211,7 +219,7 @@ def _form(output: Any) -> Form | None:
     return Form(output.shape, device_dtype(output.dtype), strides)
 
 
-def conformed(name: str, outputs: Any, forms: Forms) -> Any:
+def conformed(function: Any, outputs: Any, forms: Forms) -> Any:
     """Outputs of a lowering with torch's dtypes and strides.
 
     Raises:
@@ -230,7 +238,7 @@ def conformed(name: str, outputs: Any, forms: Forms) -> Any:
         expected_shapes = [list(form.shape) if form else None for form in forms]
         actual = [shape if shape is None else list(shape) for shape in shapes]
         raise PortError(
-            f"{name} gives other shapes on the device than in torch",
+            f"{function} gives other shapes on the device than in torch",
             where=f"{actual} instead of {expected_shapes}",
             fix="report it to tpuport, with the arguments; until then, write it with other operators",
         )
@@ -262,41 +270,40 @@ def _cast(tensor: Any, dtype: torch.dtype) -> Any:
     return integer_dtypes.declare(tensor, dtype)
 
 
-def checked_dispatch(
-    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any] | None
-) -> Any:
-    """torchax's `Environment.dispatch`, between torch's word on the arguments and on
+def run_as_torch(run: Callable[[Call], Any], call: Call) -> Any:
+    """What an operator or function gives, between torch's word on the arguments and on
     the results.
+
+    Args:
+        run: runs its lowering.
     """
-    if masked_selection.concerns(function, args, kwargs):
-        return masked_selection.compute(function, args, kwargs or {})
-    args, kwargs = sizes_as_numbers(function, args, kwargs or {})
-    wide_dtype = _wide_dtype(function, args, kwargs)
-    outputs = _dispatch_as_torch(self, function, types, args, kwargs)
-    if wide_dtype is not None and is_ported(outputs):
-        narrowing.warn(wide_dtype)
+    wide = wide_dtype(call.function, call.args, call.kwargs)
+    outputs = _run_as_torch(run, call)
+    if wide is not None and is_ported(outputs):
+        narrowing.warn(wide)
     return outputs
 
 
-def _dispatch_as_torch(
-    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any]
-) -> Any:
-    _refuse_mixed_dtypes(self, function, args)
-    run = functools.partial(_run, self, types=types)
+def _run_as_torch(run: Callable[[Call], Any], call: Call) -> Any:
+    function, args, kwargs = call.function, call.args, call.kwargs
+
+    def run_with(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return run(Call(call.environment, function, args, kwargs))
+
     if not _is_checked(function, args, kwargs):
-        outputs = integer_overflow.run_checked(run, function, args, kwargs)
+        outputs = integer_overflow.run_checked(run_with, function, args, kwargs)
         outputs = _with_integer_dtypes(function, args, kwargs, outputs)
         return _laid_out(function, args, kwargs, outputs)
     # Raises where there is no lowering, which comes first.
-    find_operator(self, function)
+    find_operator(call.environment, function)
     forms = expected(function, args, kwargs)
     if forms and forms[0] and forms[0].dtype is torch.int64:
-        outputs = integer_overflow.run_checked(run, function, args, kwargs)
+        outputs = integer_overflow.run_checked(run_with, function, args, kwargs)
     else:
-        outputs = run(function, args=args, kwargs=kwargs)
+        outputs = run(call)
     if forms is None or function in _DEVICE_DEPENDENT:
         return _with_integer_dtypes(function, args, kwargs, outputs)
-    return conformed(str(function), _laid_out(function, args, kwargs, outputs), forms)
+    return conformed(function, _laid_out(function, args, kwargs, outputs), forms)
 
 
 def _with_integer_dtypes(
@@ -341,7 +348,7 @@ def _laid_out(function: Any, args: tuple, kwargs: dict[str, Any], output: Any) -
     return output
 
 
-def _wide_dtype(
+def wide_dtype(
     function: Any, args: tuple, kwargs: dict[str, Any]
 ) -> torch.dtype | None:
     """The dtype of 64 bits that a conversion or a new tensor asks for, which has 32
@@ -366,28 +373,29 @@ def _wide_dtype(
     if isinstance(function, OpOverload):
         return None
     raise MissingDtypeError(
-        f"{_name(function)} is to compute in {asked}, which the device does not have",
-        where=", ".join(map(_described, args)),
+        f"{name_of(function)} is to compute in {asked}, which the device does not have",
+        where=described(*args),
         fix="dtype=torch.float32 computes in float32; jax_enable_x64 gives a CPU 64 bits, slowly a TPU too",
     )
 
 
-def _refuse_mixed_dtypes(environment: Any, function: Any, args: tuple) -> None:
-    """Raise where torch multiplies matrices of one dtype only, which its kernels for
-    meta tensors do not check.
+def multiplies_matrices(function: Any) -> bool:
+    """Whether torch takes tensors of one dtype only, which its kernels for meta tensors
+    do not check.
     """
-    if getattr(function, "overloadpacket", function) not in _OF_ONE_DTYPE:
-        return
+    return getattr(function, "overloadpacket", function) in _OF_ONE_DTYPE
+
+
+def refuse_mixed_dtypes(call: Call) -> None:
+    """Raise where torch takes tensors of one dtype only."""
     # Under autocast, torch casts them itself.
-    if environment.param.autocast_dtype is not None or autocast.state() is not None:
+    if is_autocast(call.environment) or autocast.state() is not None:
         return
-    tensors = [
-        leaf for leaf in torch_pytree.tree_leaves(args) if is_ported(leaf) and leaf.ndim
-    ]
+    leaves = torch_pytree.tree_leaves(call.args)
+    tensors = [leaf for leaf in leaves if is_ported(leaf) and leaf.ndim]
     if len({tensor.dtype for tensor in tensors}) > 1:
-        shown = ", ".join(map(_described, tensors))
         raise RuntimeError(
-            f"{_name(function)} expects tensors of the same dtype, but got {shown}"
+            f"{name_of(call.function)} expects tensors of the same dtype, but got {described(*tensors)}"
         )
 
 
@@ -405,96 +413,18 @@ _CONVERSIONS = {
 }  # fmt: skip
 
 
-def _run(
-    self: Any, function: Any, types: Any, args: tuple, kwargs: dict[str, Any]
-) -> Any:
-    """torchax's dispatch; an error of jax, which names no operator, is explained."""
-    run: Callable[..., Any] = original("Environment", "dispatch")
-    index_bounds.check(function, args, kwargs)
-    integer_division.check(function, args, kwargs)
-    try:
-        return run(self, function, types, args, kwargs)
-    except Exception as error:
-        if str(error).startswith("Attempting to convert unknown type"):
-            raise MissingDtypeError(
-                f"{_name(function)} is to give a dtype that the device does not have: {error}",
-                where=_described_all(args, kwargs),
-                fix="ask for another dtype: complex64 in place of complex32, x.float() before",
-            ) from error
-        if isinstance(error, OverflowError):
-            raise PortError(
-                f"{_name(function)} cannot run on the device: integers have 32 bits there: {error}",
-                where=_described_all(args, kwargs),
-                fix="compute it in float32 or on the host",
-            ) from error
-        if (
-            isinstance(error, _PASSED)
-            or _SIZE_OF_A_TENSOR.search(str(error))
-            or _explains_itself(self, function)
-        ):
-            raise
-        raise PortError(
-            f"{_name(function)} cannot run on the device with these arguments: {error}",
-            where=_described_all(args, kwargs),
-            fix="write it with other operators, or compute it on the host",
-        ) from error
-
-
-def _explains_itself(environment: Any, function: Any) -> bool:
-    """Whether an operator's lowering is ours, or missing: both errors say enough."""
-    known = has_lowering(environment, function)
-    operator = find_operator(environment, function) if known else None
-    return operator is None or operator.is_user_defined
-
-
-def has_lowering(environment: Any, function: Any) -> bool:
-    """Whether torchax's environment knows the operator or function."""
-    from torchax.tensor import OperatorNotFound
-
-    try:
-        find_operator(environment, function)
-    except OperatorNotFound:
-        return False
-    return True
-
-
-def _name(function: Any) -> str:
-    if isinstance(function, OpOverload):
-        return str(function)
-    return torch.overrides.resolve_name(function) or str(function)
-
-
-# What explains itself, and what the explanation of failed traces recognizes.
-_PASSED = (
-    PortError,
-    RuntimeError,
-    Warning,
-    jax.errors.JAXTypeError,
-    jax.errors.JAXIndexError,
-    MemoryError,
-)
-# Of a size that is a tensor, for which jax has no class of errors.
-_SIZE_OF_A_TENSOR = re.compile(r"concrete values of integer type, got .*Tracer")
-
-
 def _is_checked(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    return _may_be_asked(function) and (has_ported(args) or has_ported(kwargs.values()))
+
+
+@functools.cache
+def _may_be_asked(function: Any) -> bool:
     if not isinstance(function, OpOverload) or function.namespace != "aten":
         return False
-    if function in _UNCHECKED or torch.Tag.nondeterministic_seeded in function.tags:
-        return False
-    return any(map(is_ported, torch_pytree.tree_leaves((args, kwargs))))
-
-
-def _described_all(*arguments: Any) -> str:
-    return ", ".join(map(_described, torch_pytree.tree_leaves(arguments)))
-
-
-def _described(leaf: Any) -> str:
-    if isinstance(leaf, torch.Tensor):
-        return f"{leaf.dtype} {list(leaf.shape)}".removeprefix("torch.")
-    return str(leaf)[:60]
+    is_random = torch.Tag.nondeterministic_seeded in function.tags
+    return function not in _UNCHECKED and not is_random
 
 
 LOWERINGS = ()
-# `views` replaces torchax's dispatch by one that calls `checked_dispatch`.
+# `dispatching` calls `run_as_torch`.
 METHODS = ()

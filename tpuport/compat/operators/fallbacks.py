@@ -15,9 +15,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.convert import as_jax, assign, jax_dtype
-from tpuport.compat.declarations import Method
 from tpuport.compat.operators.in_place import can_cast, in_place
-from tpuport.compat.replacements import original
 from tpuport.internals.torch_internals import (
     DECOMPOSITIONS,
     OpOverload,
@@ -28,28 +26,35 @@ from tpuport.internals.torch_internals import (
     schema_of,
     torch_pytree,
 )
-from tpuport.internals.torchax_internals import OPERATORS_WITHOUT_LOWERING, operators
+from tpuport.internals.torchax_internals import entry_of, operators
 
 
-def operator_or_fallback(self: Any, function: Any) -> Any:
-    """torchax's `Environment._get_op_or_decomp`, which raises where it finds nothing,
-    with fallbacks.
+def find_operator(environment: Any, function: Any) -> Any:
+    """What an environment runs for a function or an operator: its own entry, or a
+    fallback.
+
+    Raises:
+        OperatorNotFound: of torchax; there is neither.
     """
-    from torchax.tensor import OperatorNotFound
-
-    is_overload = isinstance(function, OpOverload)
-    if isinstance(function, OpOverloadPacket) and not _is_own(self, function):
+    operator = operators(environment).get(function)
+    if operator is not None and operator.is_user_defined:  # nearly always
+        return operator
+    if isinstance(function, OpOverloadPacket):
         # torch finds the overload, whose lowering may not be torchax's; torchax would
-        # take its own entry for all of them, or fail to find a default one.
-        raise OperatorNotFound(f"{function} is called by its overload")
-    try:
-        operator = original("Environment", "_get_op_or_decomp")(self, function)
-    except OperatorNotFound:
-        fallback = _fallback(function) if is_overload else None
-        if fallback is None:
-            raise
-        return fallback
-    if not is_overload or operator.is_user_defined:
+        # take its own entry for all of them.
+        raise not_found(f"{function} is called by its overload")
+    operator = operator or entry_of(environment, function)
+    if isinstance(function, OpOverload):
+        operator = _corrected(operator, function) if operator else _fallback(function)
+    if operator is None:
+        name = function.name() if isinstance(function, OpOverload) else function
+        raise not_found(f"Operator with name {name} has no lowering")
+    return operator
+
+
+def _corrected(operator: Any, function: OpOverload) -> Any:
+    """torchax's entry for an operator, or what gives torch's results."""
+    if operator.is_user_defined:
         return operator
     if _is_composed_view(function):
         # Of the views that `aliasing` links; torchax's own gives a copy.
@@ -65,10 +70,11 @@ def operator_or_fallback(self: Any, function: Any) -> Any:
     return operator
 
 
-def _is_own(self: Any, function: Any) -> bool:
-    """Whether this package has a lowering of the function itself."""
-    operator = operators(self).get(function)
-    return operator is not None and operator.is_user_defined
+def not_found(message: str) -> Exception:
+    """torchax's error for what it has no lowering for."""
+    from torchax.tensor import OperatorNotFound
+
+    return OperatorNotFound(message)
 
 
 _WITHOUT_BOOLS = {"erf", "erfc", "erfinv"}
@@ -233,12 +239,5 @@ def _operator(target: Any, function: Callable[..., Any]) -> Any:
 
 
 LOWERINGS = ()
-METHODS = (
-    Method(
-        "Environment",
-        "_get_op_or_decomp",
-        operator_or_fallback,
-        "lacks many operators' in-place forms",
-        OPERATORS_WITHOUT_LOWERING,
-    ),
-)
+# `lowered_calls` asks `find_operator`.
+METHODS = ()

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported
+from tpuport.compat.declarations import Call
 from tpuport.internals.torch_internals import schema_of
 
 _aten = torch.ops.aten
@@ -135,23 +136,26 @@ def check_index(index: Any, axis: int, size: int) -> None:
     check_range(index, size, IndexError, message, from_end=True)
 
 
-def check(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+def has_rule(function: Any) -> bool:
+    """Whether a function or an operator takes an index that may be outside."""
+    return getattr(function, "overloadpacket", function) in _RULES
+
+
+def check(call: Call) -> None:
     """Raise torch's error, if an operator is called with an index outside of its
     dimension.
     """
-    rule = _RULES.get(getattr(function, "overloadpacket", function))
-    if rule is None:
-        return
+    function = call.function
     schema = schema_of(function)
     names = (
         [argument.name for argument in schema.arguments]
         if schema
         else _ARGUMENTS[function]
     )
-    arguments = dict(zip(names, args, strict=False)) | kwargs
+    arguments = dict(zip(names, call.args, strict=False)) | call.kwargs
     # Not of a function that decomposes a call for another device.
     if is_ported(arguments.get("self", arguments.get("weight"))):
-        rule(arguments)
+        _RULES[getattr(function, "overloadpacket", function)](arguments)
 
 
 _Rule = Callable[[dict[str, Any]], None]
@@ -293,6 +297,6 @@ _RULES: dict[Any, _Rule] = {
     **dict.fromkeys((_aten.max_unpool2d, _aten.max_unpool3d), _places),
 }
 LOWERINGS = ()
-# `expectations` calls `check` before an operator runs, and `indexing` checks the arrays
+# `dispatching` calls `check` before an operator runs, and `indexing` checks the arrays
 # of `x[...]`.
 METHODS = ()

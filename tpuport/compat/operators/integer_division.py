@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from tpuport.compat import index_checks
 from tpuport.compat.convert import is_ported, wrap
-from tpuport.compat.declarations import Lowering, on_arrays
+from tpuport.compat.declarations import Call, Lowering, on_arrays
 from tpuport.compat.operators.index_bounds import may_hold
 from tpuport.compat.operators.promotion import Operand, compute, result_dtype
 from tpuport.internals import torch_internals
@@ -19,16 +19,19 @@ _aten = torch.ops.aten
 _DIVISIONS = {_aten.floor_divide, _aten.div, _aten.remainder, _aten.fmod}
 
 
-def check(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+def divides(function: Any) -> bool:
+    """Whether an operator divides integers by integers."""
+    return getattr(function, "overloadpacket", None) in _DIVISIONS
+
+
+def check(call: Call) -> None:
     """Raise torch's error, if integers are to be divided by zero: where the divisor is
     known, or else in a program that checks its indices (`index_checks`).
     """
-    packet = getattr(function, "overloadpacket", None)
-    if packet not in _DIVISIONS or len(args) < 2:
+    is_exact = call.function.overloadpacket is _aten.div
+    if len(call.args) < 2 or (is_exact and call.kwargs.get("rounding_mode") is None):
         return
-    if packet is _aten.div and kwargs.get("rounding_mode") is None:
-        return
-    dividend, divisor = args[:2]
+    dividend, divisor = call.args[:2]
     if not (_is_integer(dividend) and _is_integer(divisor)) or _is_empty(dividend):
         return
     if not may_hold(divisor, 0):
@@ -111,5 +114,5 @@ LOWERINGS = (
     Lowering(_aten.lcm.default, lcm, "does not end for -2**31, and wraps around"),
     Lowering(torch.unravel_index, unravel_index, "stops at the last place"),
 )
-# `expectations` calls `check` before an operator runs.
+# `dispatching` calls `check` before an operator runs.
 METHODS = ()

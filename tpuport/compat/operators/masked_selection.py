@@ -24,6 +24,7 @@ from jax.extend.core import get_opaque_trace_state
 from tpuport.base.temporary import temporary_attributes
 from tpuport.compat.asked_values import Selection, answer_mask
 from tpuport.compat.convert import as_jax, is_ported, wrap
+from tpuport.compat.declarations import Answer, Call
 from tpuport.compat.user_frames import is_in_model_library
 from tpuport.internals.torch_internals import torch_pytree
 
@@ -189,7 +190,7 @@ class MaskedSelection(Selection):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
     ) -> Any:
-        return compute(func, args, kwargs or {})
+        return _compute(func, args, kwargs or {})
 
 
 def _asks_for_coordinates(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
@@ -238,19 +239,19 @@ def _selections(value: Any) -> list[MaskedSelection]:
     ]
 
 
-def concerns(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
-    """Whether a function is of selections, or gives some."""
+def answer(call: Call) -> Answer | None:
+    """Traced. What a function of selections gives, or one that makes some."""
     if not _is_on():
-        return False
-    if MaskedSelection.is_used and _selections((args, kwargs)):
-        return True
-    return _asks_for_coordinates(func, args, kwargs or {}) and _is_meant()
+        return None
+    func, args, kwargs = call.function, call.args, call.kwargs
+    is_of_selections = MaskedSelection.is_used and _selections((args, kwargs))
+    if is_of_selections or (_asks_for_coordinates(func, args, kwargs) and _is_meant()):
+        return Answer(_compute(func, args, kwargs))
+    return None
 
 
-def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Traced. A function that this module `concerns`: for all rows if it has a result
-    for each, else of what is selected.
-    """
+def _compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """For all rows if there is a result for each, else of what is selected."""
     if _asks_for_coordinates(func, args, kwargs):
         return _coordinates(as_jax(args[0]))
     if getattr(func, "__name__", "") == "__getitem__":
@@ -321,7 +322,7 @@ def _dimensions_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _call(method: Callable[..., Any], selection: Any, *args: Any, **kwargs: Any) -> Any:
-    return compute(method, (selection, *args), kwargs)
+    return _compute(method, (selection, *args), kwargs)
 
 
 def _operator(name: str) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import torch
 from jax.core import Tracer
 
 from tpuport.compat.convert import is_ported, to_device
+from tpuport.compat.declarations import Call
 from tpuport.compat.operators.outside import takes_host_tensors
 from tpuport.errors import PortError
 from tpuport.internals.torchax_internals import ARRAY
@@ -23,31 +24,32 @@ METHODS = ()
 _TAKES_ALL = 0x04 | 0x08  # inspect.CO_VARARGS, CO_VARKEYWORDS
 
 
-def on_device(
-    function: Any, args: tuple, kwargs: dict[str, Any]
-) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of an operation on the device, if it has some there and the
+def move(call: Call) -> None:
+    """Move the arguments of an operation to the device, if it has some there and the
     `forward` of a module with weights there was given tensors of the host.
     """
-    values = (*args, *kwargs.values())
-    host = [value for value in values if _is_of_host(value)]
-    if not host or takes_host_tensors() or any(map(_is_traced, values)):
-        return args, kwargs
+    args, kwargs = call.args, call.kwargs
+    values = (*args, *kwargs.values()) if kwargs else args
+    if not any(map(_is_of_host, values)):
+        return
+    if takes_host_tensors() or any(map(_is_traced, values)):
+        return
     # Its code may have computed with them before, on the host.
     if not any(map(is_ported, values)) or not any(
         map(_is_of_host, _arguments_of_modules())
     ):
-        return args, kwargs
-    name = getattr(function, "__name__", "").partition(".")[0]
+        return
+    name = getattr(call.function, "__name__", "").partition(".")[0]
     if name.endswith("_") and args and _is_of_host(args[0]):
         if name == "copy_":
-            return args, kwargs
+            return
         raise PortError(
             f"{name} writes what is on the device to a tensor on the host",
             where=f"{args[0].dtype} {list(args[0].shape)} on the host",
             fix='compute a new tensor, or give the module a tensor of the device, x.to("jax")',
         )
-    return tuple(map(_moved, args)), {name: _moved(kwargs[name]) for name in kwargs}
+    call.args = tuple(map(_moved, args))
+    call.kwargs = {name: _moved(kwargs[name]) for name in kwargs}
 
 
 def _moved(value: Any) -> Any:

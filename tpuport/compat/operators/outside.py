@@ -6,6 +6,7 @@ tensors of the host fail.
 """
 
 import contextlib
+import functools
 import itertools
 import threading
 from collections.abc import Callable
@@ -43,6 +44,8 @@ from tpuport.internals.torchax_internals import ARRAY, array_of
 # A torchax tensor.
 Ported = Any
 
+# Of the operators that the environment takes; others are functions of somebody else.
+NAMESPACES = frozenset({"aten", "_c10d_functional", "torchvision", "xla"})
 _SMALL_INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.uint16}
 # Of the names of its types: "torch.jax.FloatTensor", as "torch.cuda.FloatTensor".
 _TYPE_PREFIX = "torch.jax."
@@ -85,6 +88,9 @@ def _dispatch(
     """torchax's `__torch_dispatch__`, which is reached outside of its environment, and
     by primitives of torch's own.
     """
+    if func.namespace in NAMESPACES:
+        dispatch = functools.partial(environment().dispatch, func, types, args, kwargs)
+        return dispatch() if _running.is_inside else _run_inside(dispatch, args, kwargs)
     if str(func) == "prims.copy_strided.default":
         # Of what torch composes an operator from; strides are nothing on the device.
         return to_device(args[0])
@@ -92,15 +98,16 @@ def _dispatch(
         # Its environment does not take this operator: what it says of itself ends the
         # loop.
         return refuse_operation(func)
-    return _run_inside(func, args, kwargs)
+    run = functools.partial(on_device, func, args, kwargs or {})
+    return _run_inside(run, args, kwargs)
 
 
-def _run_inside(func: Any, args: tuple, kwargs: dict | None) -> Any:
+def _run_inside(run: Callable[[], Any], args: tuple, kwargs: dict | None) -> Any:
     from torchax.tensor import OperatorNotFound
 
     _running.is_inside = True
     try:
-        return on_device(func, args, kwargs or {})
+        return run()
     except OperatorNotFound as error:
         # The explainer of traces recognizes it, and has the line; there is no host to
         # compute it on.
@@ -154,25 +161,25 @@ def _torch_function(
     """Functions of torch that are called outside run in the environment, where some
     have a lowering of their own.
     """
+    kwargs = kwargs or {}
     if func in narrowing.WITH_WIDE_STEPS:
         with narrowing.silenced():
             return _run_function(func, args, kwargs)
     return _run_function(func, args, kwargs)
 
 
-def _run_function(func: Any, args: tuple, kwargs: dict | None) -> Any:
-    run = _run_inside
-    if _running.is_inside or environment().enabled:
-        run = _run_in_environment
+def _run_function(func: Any, args: tuple, kwargs: dict) -> Any:
     if _has_inference_tensor((args, kwargs)):
-        return run(func, args, kwargs)
+        return _run_as_is(func, args, kwargs)
     with without_inference_mode():
-        return run(func, args, kwargs)
+        return _run_as_is(func, args, kwargs)
 
 
-def _run_in_environment(func: Any, args: tuple, kwargs: dict | None) -> Any:
-    with without_subclass_functions():
-        return func(*args, **(kwargs or {}))
+def _run_as_is(func: Any, args: tuple, kwargs: dict) -> Any:
+    if _running.is_inside:
+        with without_subclass_functions():
+            return func(*args, **kwargs)
+    return _run_inside(functools.partial(on_device, func, args, kwargs), args, kwargs)
 
 
 def _has_inference_tensor(arguments: Any) -> bool:

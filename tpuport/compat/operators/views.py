@@ -11,69 +11,17 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from tpuport.compat import aliasing, autocast, differentiation, view_steps
+from tpuport.compat import aliasing, view_steps
 from tpuport.compat.argument_checks import require
 from tpuport.compat.convert import as_jax, is_ported, wrap
 from tpuport.compat.declarations import Lowering, Method
-from tpuport.compat.operators import (
-    argument_dtypes,
-    device_placement,
-    expectations,
-    module_arguments,
-)
-from tpuport.compat.operators.outside import without_values
-from tpuport.compat.randomness.placement import as_program_draw, is_program_draw
-from tpuport.internals.torch_internals import OpOverload, share_storage
+from tpuport.internals.torch_internals import share_storage
 from tpuport.internals.torchax_internals import TENSOR_ATTRIBUTES
 
 _aten = torch.ops.aten
 # A torchax tensor.
 Ported = Any
 _INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-
-
-def dispatch(
-    environment: Any, func: Any, types: Any, args: tuple, kwargs: dict | None
-) -> Any:
-    """torchax's `Environment.dispatch`, with views linked to what they view and writes
-    propagated through them.
-
-    Each operator runs between what torch says of its arguments and of its results.
-    Draws of a program that is traced are the program's, also where torch would do them
-    on the host.
-    """
-
-    def run(func: Any, args: tuple, kwargs: dict) -> Any:
-        return expectations.checked_dispatch(environment, func, types, args, kwargs)
-
-    args, kwargs = module_arguments.on_device(func, args, kwargs or {})
-    differentiation.check_operator(func, args, kwargs)
-    if not torch.is_grad_enabled():
-        args, kwargs = differentiation.without_gradients(func, args, kwargs)
-    known = (
-        None
-        if is_program_draw(func, args, kwargs)
-        else device_placement.compute_on_host(func, args, kwargs)
-    )
-    if known is not None:
-        return known.value
-    func, args, kwargs = device_placement.as_move(func, args, kwargs)
-    if (moved := without_values(func, args, kwargs)) is not None:
-        return moved
-    elsewhere, placed = device_placement.resolve(func, args, kwargs)
-    if elsewhere is not None:
-        return elsewhere
-    if placed is not kwargs and not expectations.has_lowering(environment, func):
-        # torchax would call the function with the arguments that it was given.
-        return func(*args, **placed)
-    kwargs = placed
-    args, kwargs = as_program_draw(func, args, kwargs)
-    args, kwargs = autocast.cast(func, args, kwargs)
-    argument_dtypes.check(environment, func, args, kwargs)
-    if not isinstance(func, OpOverload):
-        return aliasing.dispatch(run, func, args, kwargs)
-    with device_placement.inside_operator():
-        return aliasing.dispatch(run, func, args, kwargs)
 
 
 def view(
@@ -272,10 +220,4 @@ METHODS = (
     Method("Tensor", "is_contiguous", is_contiguous, "is true of every view"),
     Method("Tensor", "stride", stride, "is that of a contiguous tensor for every view"),
     Method("Tensor", "detach", detach, "gives a copy"),
-    Method(
-        "Environment",
-        "dispatch",
-        dispatch,
-        "writes through most views do not reach what they view; promotes and broadcasts where torch refuses",
-    ),
 )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tpuport.compat.convert import is_ported, to_device
-from tpuport.compat.declarations import Lowering, Method, overloads
+from tpuport.compat.declarations import Call, Lowering, Method, overloads
 from tpuport.compat.randomness import samplers, streams
 from tpuport.compat.view_steps import on_twins
 from tpuport.errors import PortError
@@ -58,6 +58,11 @@ def _is_on_device(environment: Any, kwargs: dict[str, Any]) -> bool:
     return kind in ("jax", "privateuseone") or (kind == "meta" and environment.enabled)
 
 
+def is_sampler(function: Any) -> bool:
+    """Whether a function or an operator of torch may draw random numbers."""
+    return function in _SAMPLERS
+
+
 def is_program_draw(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether a call of torch draws random numbers, which belong to the program that is
     being traced.
@@ -80,23 +85,21 @@ def _is_training(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     return training is None or bool(training)
 
 
-def as_program_draw(
-    function: Any, args: tuple, kwargs: dict[str, Any]
-) -> tuple[tuple, dict]:
-    """The arguments of a function of torch: while a program is traced, a draw on the
-    host becomes the program's.
-    """
+def draw_in_program(call: Call) -> None:
+    """Let a draw on the host be the program's, while one is traced."""
+    function, args, kwargs = call.function, call.args, call.kwargs
     if not is_program_draw(function, args, kwargs):
-        return args, kwargs
+        return
     operands = _tensors((args, kwargs))
     has_no_values = (
         any(operand.is_meta for operand in operands)
         or str(kwargs.get("device")) == "meta"
     )
     if has_no_values or any(map(is_ported, operands)):
-        return args, kwargs
+        return
     if not operands:
-        return args, kwargs | {"device": "jax"}
+        call.kwargs = kwargs | {"device": "jax"}
+        return
     out = kwargs.get("out", kwargs.get("out0"))
     if function in _FILLING or out is not None:
         raise PortError(
@@ -104,7 +107,9 @@ def as_program_draw(
             where=f"{function.__name__} of {operands[0].dtype} {list(operands[0].shape)}",
             fix="create the tensor on the device of the others, device=x.device; weights belong into __init__",
         )
-    return torch_pytree.tree_map_only(torch.Tensor, to_device, (args, kwargs))
+    call.args, call.kwargs = torch_pytree.tree_map_only(
+        torch.Tensor, to_device, (args, kwargs)
+    )
 
 
 # What `rrelu` and `rrelu_` are made of; they fill the noise that they are given.
