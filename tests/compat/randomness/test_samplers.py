@@ -365,3 +365,16 @@ def test_a_distribution_whose_constructor_looks_at_values(name):
 def test_values_that_are_known_are_validated():
     with pytest.raises(ValueError, match="probs"):
         torch.distributions.Geometric(torch.tensor([0.0]))
+
+
+@pytest.mark.parametrize("name", ["rand", "randn", "randint", "randperm"])
+def test_a_factory_fills_the_tensor_that_it_is_given(name: str) -> None:
+    sizes: dict[str, tuple] = {"randint": (5, 900, (64,)), "randperm": (64,)}
+    integers = name in sizes
+    out = torch.full((64,), -7, dtype=torch.int64 if integers else torch.float32).to("jax")
+    torch.manual_seed(3)
+    assert getattr(torch, name)(*sizes.get(name, (64,)), out=out) is out
+    torch.manual_seed(3)
+    expected = getattr(torch, name)(*sizes.get(name, (64,)), device="jax")
+    torch.testing.assert_close(compat.to_torch(out), compat.to_torch(expected))
+    assert compat.to_torch(out).unique().numel() > 32

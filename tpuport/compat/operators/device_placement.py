@@ -83,6 +83,9 @@ def follow_device(call: Call) -> Answer | None:
         return None
     func, args, kwargs = call.function, call.args, call.kwargs
     if kwargs.get("out") is not None:
+        if func in _DRAWS and is_ported(kwargs["out"]):
+            call.kwargs = kwargs | {"device": "jax"}
+            return None
         return _answer(_written_out(func, args, kwargs))
     kind = _device_kind(func, args, kwargs)
     if kind != "jax":
@@ -242,7 +245,7 @@ def _written_out(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor
     the host; None for all else.
     """
     out = kwargs["out"]
-    if func in _DRAWS or not is_ported(out):
+    if not is_ported(out):
         return None
     values = view_steps.on_twins(
         func, *args, **kwargs | {"out": None, "dtype": out.dtype, "device": "cpu"}
