@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
+from torch._compile import _disable_dynamo
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.nn.utils.stateless import _reparametrize_module
@@ -32,7 +33,7 @@ make_wrapper: Final = torch.Tensor._make_wrapper_subclass
 make_subclass: Final = torch.Tensor._make_subclass
 # What torch itself does to each mode: code that it compiles calls it, and is not to
 # look into it.
-not_compiled: Final = torch._disable_dynamo
+not_compiled: Final = _disable_dynamo
 without_torch_functions: Final = torch._C.DisableTorchFunction
 without_subclass_functions: Final = torch._C.DisableTorchFunctionSubclass
 
