@@ -161,3 +161,35 @@ def test_what_is_written_is_there_after_each_call(kind: str) -> None:
         compiled(X + number)
         function(X + number)
         torch.testing.assert_close(tpuport.to_cpu(read(mine)), read(theirs))
+
+
+Point = collections.namedtuple("Point", "count total")
+# Values that are replaced as a whole: how to make one of a number and a tensor, and how to read both.
+REPLACED: dict[str, tuple[Callable[..., Any], Callable[[Any], tuple]]] = {
+    "a tuple": (lambda count, total: (count, total), tuple),
+    "a named tuple": (Point, tuple),
+    "a partial": (
+        lambda count, total: functools.partial(max, count, key=total),
+        lambda value: (value.args[0], value.keywords["key"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REPLACED)
+def test_a_number_that_changes_in_what_is_replaced(kind: str) -> None:
+    make, read = REPLACED[kind]
+    mine, theirs = [make(1, torch.zeros(2).to("jax"))], [make(1, torch.zeros(2))]
+
+    def step(held: list[Any]) -> Callable:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            count, total = read(held[0])
+            held[0] = make(count + 1, total + x)
+            return read(held[0])[1] * count
+
+        return run
+
+    compiled, function = tpuport.compile(step(mine)), step(theirs)
+    for number in range(4):
+        torch.testing.assert_close(tpuport.to_cpu(compiled(X + number)), function(X + number))
+        assert read(mine[0])[0] == read(theirs[0])[0]
+        torch.testing.assert_close(tpuport.to_cpu(read(mine[0])[1]), read(theirs[0])[1])

@@ -199,25 +199,19 @@ class StateTrace:
         }
         tensors = self._state.tensors
         attributes = [dict(vars(tensor)) for tensor in tensors]
-        for number, (tensor, array) in enumerate(
-            zip(tensors, self._arrays, strict=True)
-        ):
-            if number not in self._shared:
-                # Tensors that view one another are separate arguments, and writes to
-                # one of them are refused.
-                vars(tensor).update({ARRAY: array, "_alias": None})
-                continue
-            model, name = self._shared[number]
-            show_weight(tensor, in_use[model].tensors[name])
-        before = take_snapshots(self._state)
-        self._before = before
-        if self._state.numbers:
-            place_numbers(self._state, before)
-            self._before = [
-                Snapshot.of(location, container) for location, container, *_ in before
-            ]
-        self._host_before = self._state.host_tensors.values()
+        before: list[Snapshot] = []
         try:
+            self._place_tensors(in_use)
+            before += take_snapshots(self._state)
+            self._before = before
+            # Which refuses a number that is in a tuple.
+            if self._state.numbers:
+                place_numbers(self._state, before)
+                self._before = [
+                    Snapshot.of(location, container)
+                    for location, container, *_ in before
+                ]
+            self._host_before = self._state.host_tensors.values()
             with self._state.host_tensors.restored(self._host_before):
                 yield
         finally:
@@ -226,6 +220,18 @@ class StateTrace:
             for tensor, former in zip(tensors, attributes, strict=True):
                 vars(tensor).clear()
                 vars(tensor).update(former)
+
+    def _place_tensors(self, in_use: Sequence[WeightsInUse]) -> None:
+        """Give the tensors of the state their arrays."""
+        pairs = zip(self._state.tensors, self._arrays, strict=True)
+        for number, (tensor, array) in enumerate(pairs):
+            if number not in self._shared:
+                # Tensors that view one another are separate arguments, and writes to
+                # one of them are refused.
+                vars(tensor).update({ARRAY: array, "_alias": None})
+                continue
+            model, name = self._shared[number]
+            show_weight(tensor, in_use[model].tensors[name])
 
     def find_changes(self) -> tuple[StateArrays, StateWrites | None]:
         """Traced, inside of `recorded`. What the function has changed.
