@@ -135,6 +135,16 @@ def test_what_nothing_replaces_is_an_error(make_mechanism):
         make_mechanism(lambda: False, fix="pip install another").require()
 
 
+def test_a_forward_pass_that_records_does_not_look_like_a_change_of_names():
+    """The first question may come while hidden states are being recorded."""
+    capturing = pytest.importorskip("transformers.utils.output_capturing")
+    token = capturing._active_collector.set({"hidden_states": [1]})
+    try:
+        assert transformers_internals.RECORDED_OUTPUTS.probe()
+    finally:
+        capturing._active_collector.reset(token)
+
+
 # A name of each library, what runs without it, and the mechanism that is off then.
 RENAMED = [
     ("torch._C", "_dispatch_get_all_op_names", "_all_op_names", "causal_llama", "autocast on the device"),

@@ -2,6 +2,7 @@
 parts of `generate`, and what a model's class says of its weights.
 """
 
+import contextvars
 import importlib.util
 import inspect
 from typing import Any, Final
@@ -93,7 +94,8 @@ RECORDED_OUTPUTS: Final = Mechanism(
     "transformers",
     rests_on="transformers.utils.output_capturing._active_collector",
     without="a model that was built with 'eager' computes its own attention in every call, as for its weights",
-    probe=lambda: recorded_outputs() == {},
+    # Outside of the forward pass that may be running, which records something.
+    probe=lambda: contextvars.Context().run(recorded_outputs) == {},
 )
 
 
