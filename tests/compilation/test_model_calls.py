@@ -9,7 +9,7 @@ import transformers
 
 import tpuport
 from tests.cache_names import CACHE
-from tpuport import PortError
+from tpuport import PortError, compat
 
 
 def test_token_ids_beyond_the_vocabulary_raise_torchs_error() -> None:
@@ -93,3 +93,27 @@ def test_a_cache_whose_next_state_is_in_the_output_is_refused(cache: Callable) -
         ported(ids[:, 2:3], **{CACHE: past})
     output = ported(ids[:, 2:], **{CACHE: output[CACHE]})
     torch.testing.assert_close(tpuport.to_cpu(output.logits), expected[:, 2:], atol=1e-5, rtol=1e-5)
+
+
+class Noted(Scale):
+    """Notes each run of its code."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        runs.append(type(x))
+        return super().forward(x) + super().forward(x)
+
+
+runs: list[type] = []
+
+
+def test_inside_of_the_environment_each_call_runs_operation_by_operation() -> None:
+    ported = tpuport.port(Noted(torch.ones(2)).eval())
+    x = torch.arange(2.0).to("jax")
+    for count in (1, 2, 3):
+        with compat.environment():
+            y = ported(x) + 1
+            assert torch.equal(ported(x).cpu() + 1, y.cpu())
+        assert len(runs) == 2 * count
+    assert ported.forward.compiled.program.compilations == 0
+    assert torch.equal(tpuport.to_cpu(ported(x)) + 1, y.cpu())
+    assert ported.forward.compiled.program.compilations == 1

@@ -88,3 +88,14 @@ def test_each_thread_is_in_the_environment_by_itself() -> None:
             other.result()
             assert environment.enabled
         assert not environment.enabled
+
+
+def test_a_block_ends_by_itself_alone() -> None:
+    environment = compat.environment()
+    with environment:
+        with environment:
+            torch.ones(2, device="jax") + 1
+        assert environment.enabled
+        type(environment)()
+        assert environment.enabled
+    assert not environment.enabled

@@ -55,7 +55,7 @@ def _is_on_device(environment: Any, kwargs: dict[str, Any]) -> bool:
     kind = str(device).partition(":")[0]
     if kind == "cuda":
         return environment.config.treat_cuda_as_jax_device
-    return kind in ("jax", "privateuseone") or (kind == "meta" and environment.enabled)
+    return kind in ("jax", "privateuseone")
 
 
 def is_sampler(function: Any) -> bool:
