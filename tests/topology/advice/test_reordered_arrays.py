@@ -16,7 +16,8 @@ HloModule jit_f, is_scheduled=true
   %rows = {ROWS} get-tuple-element(%state), index=1
   %view = {ROWS} bitcast(%rows)
   %begin = {TURNED} copy(%view)
-  %sum = {TURNED} add(%begin, %begin)
+  %ramp = {TURNED} iota(), iota_dimension=0
+  %sum = {TURNED} add(%begin, %ramp)
   %inside = {ROWS} copy(%sum)
   %twice = {ROWS} multiply(%inside, %inside)
   %end = {ROWS} reshape(%twice)
@@ -41,7 +42,8 @@ ENTRY %main (pair: {STATE}) -> {STATE} {{
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("begin", True), ("end", True), ("inside", False), ("before", False)]
+    ("name", "expected"),
+    [("begin", True), ("end", True), ("inside", False), ("before", False), ("ramp", False)],
 )
 def test_a_copy_of_what_a_round_is_handed_or_hands_on(name: str, expected: bool) -> None:
     program = hlo.parse(TEXT)

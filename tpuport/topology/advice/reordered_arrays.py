@@ -25,7 +25,8 @@ def is_at_border_of_loop(program: Program, copy: Instruction) -> bool:
     """Whether an instruction copies what a round of its loop is handed, or makes the
     copy that it hands on.
     """
-    if copy.computation not in program.loop_bodies:
+    # Others may have no operands.
+    if copy.operation not in _REORDERING or copy.computation not in program.loop_bodies:
         return False
     return _is_handed(program, copy) or _is_handed_on(program, copy)
 
