@@ -430,9 +430,7 @@ class CompiledFunction:
             self._guards_of_trace = numbers.guards
             self._changed_caches = find_changed_caches(static.layout, donated, rebuilt)
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
-            results = collect_results(
-                output, rebuilt, writes, state, *trace.find_changes()
-            )
+            results = collect_results(output, rebuilt, writes, trace)
             self._changed_objects = changed_objects(results)
         if not state.is_current():
             check_leaks(self._preparation.make_state(static.layout))

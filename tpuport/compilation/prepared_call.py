@@ -21,9 +21,8 @@ from tpuport.compilation.arguments.descriptions import (
 )
 from tpuport.compilation.arguments.donated_tensors import mark_donated
 from tpuport.compilation.programs import overwritten_arrays
-from tpuport.compilation.programs.program_inputs import Slot
 from tpuport.compilation.results.call_results import OutputAndWrites
-from tpuport.compilation.shared_tensors import WeightSlot
+from tpuport.compilation.shared_tensors import Slot, WeightSlot
 from tpuport.errors import PortError
 from tpuport.objects import object_graph
 from tpuport.objects.state.host_input import HostInput
@@ -85,14 +84,12 @@ def changed_objects(result: Any) -> ChangedObjects:
     """Traced. Those that the function of a result has changed; the numbers of new
     objects are among those of the arguments.
     """
-    if not isinstance(result, OutputAndWrites):
+    layout = result.layout if isinstance(result, OutputAndWrites) else None
+    if layout is None:
         return frozenset(), frozenset()
-    nodes = () if result.layout is None else result.layout.structure.nodes
-    changes = result.state_changes
-    locations = () if changes is None else (*changes.items, *changes.contents)
     return (
-        frozenset(number for number, _ in nodes),
-        frozenset(location.node for location, *_ in locations),
+        frozenset(number for number, _ in layout.structure.nodes),
+        frozenset(assignment.location.node for assignment in layout.assignments),
     )
 
 

@@ -153,7 +153,8 @@ class ServedStates:
                 self._runs.clear()
         results = program.flat(arrays)
         result = program.flat.captured.results
-        if isinstance(result, OutputAndWrites) and result.state_changes is not None:
+        layout = result.layout if isinstance(result, OutputAndWrites) else None
+        if layout is not None and layout.changes_state:
             self._note(key, program, arrays, results, arguments, call)
         return results
 

@@ -32,6 +32,8 @@ from tpuport.objects.state.state_places import (
 
 # The number of a model and the name of one of its weights.
 WeightSlot = tuple[int, str]
+# The number of a tensor of the program, or of the state, or the slot of a weight.
+Slot = int | WeightSlot
 # Dictionaries of a module that hold no tensors, or weights.
 _NOT_SEARCHED = (*WEIGHTS, "_modules")
 

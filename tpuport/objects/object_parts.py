@@ -7,9 +7,11 @@ A walker decides which of them it follows, and what it does with a value that ha
 import contextvars
 import functools
 import gc
+import itertools
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -66,9 +68,18 @@ def _parts_of_generator(value: types.GeneratorType) -> dict[str, Container]:
     return {"fields": Fixed({} if frame is None else dict(frame.f_locals))}
 
 
-def _parts_of_mapping(value: types.MappingProxyType) -> dict[str, Container]:
-    # Whatever mapping it is a view of.
+def _referents(value: Any) -> dict[str, Container]:
+    # Whatever it is a view of, or goes through.
     return {"fields": Fixed(dict(enumerate(gc.get_referents(value))))}
+
+
+# Views of dictionaries, and iterators of Python's own.
+_VIEWS = (
+    *map(type, ({}.keys(), {}.values(), {}.items(), reversed([]), reversed({}))),
+    *(type(iter(values)) for values in ([], (), {}, {}.values(), {}.items(), set(), deque())),
+    *(map, filter, zip, enumerate, reversed),
+    *(value for value in vars(itertools).values() if isinstance(value, type)),
+)  # fmt: skip
 
 
 # What values of each kind have beside attributes. The first class that fits counts.
@@ -83,15 +94,16 @@ _KINDS: tuple[tuple[Any, Callable[[Any], dict[str, Container]]], ...] = (
         (types.CellType, contextvars.ContextVar),
         lambda value: {"variable": Variable(value)},
     ),
-    (types.MappingProxyType, _parts_of_mapping),
+    (types.MappingProxyType, _referents),
+    (_VIEWS, _referents),
     (types.GeneratorType, _parts_of_generator),
     (weakref.ReferenceType, lambda value: {"fields": Fixed({"()": value()})}),
 )
-# Generators and weak references may lead to anything.
+# What goes through others, and weak references, may lead to anything.
 PYTHONS_OWN = tuple(
     kind
     for kind, _ in _KINDS
-    if kind not in (types.GeneratorType, weakref.ReferenceType)
+    if kind not in (types.GeneratorType, weakref.ReferenceType, _VIEWS)
 )
 
 
@@ -145,17 +157,19 @@ def leads_to(
     is_sought: Callable[[torch.Tensor], bool],
     *,
     enters_modules: bool = True,
+    without: Collection[int] = (),
 ) -> bool:
     """Whether a value is, or contains, a tensor of some kind.
 
     Args:
         enters_modules: whether what modules contain counts.
+        without: ids of values whose contents do not count.
     """
     seen: dict[int, Any] = {}
     pending = [value]
     while pending:
         part = pending.pop()
-        if isinstance(part, _LEAVES) or id(part) in seen:
+        if isinstance(part, _LEAVES) or id(part) in seen or id(part) in without:
             continue
         # With the value, so that no other gets its id.
         seen[id(part)] = part

@@ -56,7 +56,7 @@ class _Program(NamedTuple):
         results = _last(run_operations(self.closed, self.arrays))
         output = jax.tree.unflatten(self.structure, results)
         if isinstance(output, OutputAndWrites):
-            output = output.output
+            output = output.returned
         return list(map(_on_host, jax.tree.leaves(output)))
 
     def first_wrong(self) -> Equation | None:

@@ -346,7 +346,7 @@ def without_selections(result: Any) -> Any:
     """Traced. A result with tensors in place of selections by masks; raises jax's error
     where a mask has no values.
     """
-    if not _selections(result):
+    if not (MaskedSelection.is_used and _selections(result)):
         # As it is: a result may have one list or dictionary in two places.
         return result
     return torch_pytree.tree_map_only(MaskedSelection, MaskedSelection.select, result)

@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tpuport.compilation.programs.program_inputs import Slot
 from tpuport.compilation.results.call_results import OutputAndWrites
+from tpuport.compilation.shared_tensors import Slot
 
 
 class Overwrite(NamedTuple):
@@ -98,19 +98,14 @@ def _overwriting_results(
     """The results that belong where a tensor was."""
     written: dict[Slot, Any] = {**result.arguments}
     written |= {
-        first_of_state + number: array for number, array in result.state.tensors.items()
+        first_of_state + number: array for number, array in result.state.items()
     }
     for model, arrays in enumerate(result.weights):
         written |= {(model, name): array for name, array in arrays.items()}
     replaced: dict[Slot, Any] = {}
     if result.layout is not None:
         arrays = jax.tree.leaves(result.output)
-        replaced |= {number: arrays[index] for number, index in result.layout.replaced}
-    if result.state_changes is not None:
-        for slot, index in result.state_changes.replaced:
-            # Tensors of the state are numbered after those of the arguments.
-            slot = slot + first_of_state if isinstance(slot, int) else slot
-            replaced[slot] = result.state.assigned[index]
+        replaced = {slot: arrays[index] for slot, index in result.layout.replaced}
     new = {Overwrite(slot, "written"): array for slot, array in written.items()}
     # What was written to before it was replaced gives its memory to what was written.
     return new | {

@@ -19,7 +19,8 @@ from tpuport.compat.jaxprs import without_unused_inputs
 from tpuport.compilation import layers
 from tpuport.compilation.programs import overwritten_arrays
 from tpuport.compilation.programs.capture import Captured
-from tpuport.compilation.programs.program_inputs import ProgramInputs, Slot
+from tpuport.compilation.programs.program_inputs import ProgramInputs
+from tpuport.compilation.shared_tensors import Slot
 
 
 class Overwritable(NamedTuple):

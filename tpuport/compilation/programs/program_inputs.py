@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-# The number of a tensor of the program, or the number of a model and the name of a
-# weight.
-Slot = int | tuple[int, str]
+from tpuport.compilation.shared_tensors import Slot
 
 _ARRAY = jax.tree.structure(0)
 

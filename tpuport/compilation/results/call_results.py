@@ -2,74 +2,40 @@
 after the program has run.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import jax
 import torch
 
 from tpuport import compat
 from tpuport.compat import aliasing
-from tpuport.compat.convert import NarrowIntegers
 from tpuport.compat.tracing import trace_lock
-from tpuport.compilation.arguments.call_arguments import DividedArguments, static_value
+from tpuport.compilation.arguments.call_arguments import DividedArguments
 from tpuport.compilation.arguments.call_layout import Layout, Rebuilt
-from tpuport.compilation.arguments.call_numbers import settle
 from tpuport.compilation.model_weights import overwrite, write_weights
-from tpuport.compilation.results.state_writes import StateArrays, StateWrites
+from tpuport.compilation.results.leaving_values import LeavingValues, as_array
+from tpuport.compilation.results.replaced_tensors import (
+    replaced_in_arguments,
+    replaced_in_state,
+    weights_replaced,
+)
+from tpuport.compilation.results.result_layout import (
+    LiveCall,
+    Result,
+    ResultLayout,
+)
+from tpuport.compilation.results.state_writes import StateChanges, StateTrace
 from tpuport.errors import PortError
 from tpuport.internals.torch_internals import version_of
-from tpuport.objects import object_graph, pytrees
+from tpuport.objects import object_graph
 from tpuport.objects.state.python_state import PythonState
-from tpuport.objects.static_values import StaticValue
-from tpuport.objects.traced_numbers import Path, of_this_trace
+from tpuport.objects.traced_numbers import Path
 
 NamedTensor = tuple[str, Any]
-
-
-class Original(NamedTuple):
-    """A leaf of a result that is a leaf of the arguments.
-
-    Attributes:
-        number: of the argument's leaf.
-        is_returned: whether it is a part of the output, where tensors are on the
-            device.
-    """
-
-    number: int
-    is_returned: bool
-
-
-class StateObject(NamedTuple):
-    """A leaf of a result that the function reaches by itself, by its number in the
-    state.
-    """
-
-    number: int
-
-
-_Leaf = int | Original | StateObject | StaticValue
-
-
-class ResultLayout(NamedTuple):
-    """How to make a function's output, and the new states of its arguments, from the
-    arrays of a program.
-
-    Attributes:
-        structure: of the output and the changed objects. Objects of the arguments have
-            their numbers among these.
-        leaves: for each leaf the number of an array, an original, an object of the
-            state, or a static value.
-        replaced: (number of a tensor of the arguments, number of the array that has its
-            place now), for tensors that are nowhere else in the arguments. These arrays
-            come first.
-    """
-
-    structure: object_graph.Structure
-    leaves: tuple[_Leaf, ...]
-    replaced: tuple[tuple[int, int], ...] = ()
 
 
 @jax.tree_util.register_dataclass
@@ -84,24 +50,27 @@ class OutputAndWrites:
     Attributes:
         arguments: the new arrays of tensors among the arguments, by their number.
         weights: for each model the new arrays of its weights, by name.
-        state: the arrays of what it changed in the function's state.
-        output: of the function; its arrays, if there is a layout.
+        state: the new arrays of tensors of its state, by their number.
+        output: of the function; if there is a layout, all other arrays that leave it.
         layout: None for an output that jax can return as it is, of a function that
-            changes no object.
-        state_changes: where the arrays of the state belong; None if the function
-            changed nothing there.
+            changes no object and assigns nothing to its state.
     """
 
     arguments: dict[int, Any]
     weights: list[dict[str, Any]]
-    state: StateArrays
+    state: dict[int, Any]
     output: Any
     layout: ResultLayout | None = dataclasses.field(
         default=None, metadata={"static": True}
     )
-    state_changes: StateWrites | None = dataclasses.field(
-        default=None, metadata={"static": True}
-    )
+
+    @property
+    def returned(self) -> list[Any]:
+        """The arrays of the output alone."""
+        if self.layout is None:
+            return jax.tree.leaves(self.output)
+        leaves = self.layout.leaves[: self.layout.returned]
+        return [self.output[leaf.array] for leaf in leaves if isinstance(leaf, Result)]
 
     def restore(
         self, call: DividedArguments, state: PythonState, numbers: Mapping[Path, int]
@@ -116,7 +85,7 @@ class OutputAndWrites:
         names = [call.graph.names[number] for number in call.tensor_leaves]
         # Tensors of the state are numbered after those of the arguments.
         written = self.arguments | {
-            len(tensors) + number: array for number, array in self.state.tensors.items()
+            len(tensors) + number: array for number, array in self.state.items()
         }
         located = state.located_tensors()
         self._refuse_overlaps(list(zip(names, tensors, strict=True)), located, state)
@@ -125,21 +94,13 @@ class OutputAndWrites:
             overwrite(tensors[index], array)
         for model, arrays in zip(state.modules, self.weights, strict=True):
             write_weights(model, arrays)
-        if self.state_changes is not None:
-            # Another thread that traces has its own values in the same attributes.
-            with trace_lock:
-                self.state_changes.apply(state, self.state.assigned, numbers)
-        if self.layout is None:
-            return compat.as_torch(self.output)
         arrays = compat.as_torch(self.output)
-        leaves = [
-            _restore_leaf(leaf, arrays, call.graph.leaves, state, numbers)
-            for leaf in self.layout.leaves
-        ]
-        roots, _ = object_graph.unflatten(
-            self.layout.structure, leaves, call.graph.objects
-        )
-        return roots[0]
+        if self.layout is None:
+            return arrays
+        live = LiveCall(arrays, call.graph.leaves, state, numbers)
+        # Another thread that traces has its own values in the attributes of the state.
+        with trace_lock if self.layout.changes_state else contextlib.nullcontext():
+            return self.layout.restore(live, call.graph.objects)
 
     def _refuse_overlaps(
         self,
@@ -151,7 +112,7 @@ class OutputAndWrites:
         program had two copies.
         """
         written = [arguments[number] for number in self.arguments]
-        written += [located[number] for number in self.state.tensors]
+        written += [located[number] for number in self.state]
         others: list[NamedTensor] = []
         for model, arrays in zip(state.modules, self.weights, strict=True):
             weights = state.named_weights(model)
@@ -168,72 +129,33 @@ class OutputAndWrites:
         _refuse_views(written, [*arguments, *others])
 
 
-def _restore_leaf(
-    leaf: _Leaf,
-    arrays: list[Any],
-    originals: Sequence[Any],
-    state: PythonState,
-    numbers: Mapping[Path, int],
-) -> Any:
-    match leaf:
-        case int():
-            return arrays[leaf]
-        case StateObject():
-            return state.nodes[leaf.number]
-        case StaticValue():
-            return settle(leaf.value, numbers)
-    original = originals[leaf.number]
-    if isinstance(original, object_graph.HostArray):
-        # The caller's own NumPy array, not the copy that the program took.
-        return original.source
-    if (
-        leaf.is_returned
-        and object_graph.is_array(original)
-        and not compat.is_ported(original)
-    ):
-        return compat.as_torch(compat.to_jax(torch.as_tensor(original)))
-    return original
-
-
 def collect_results(
-    output: Any,
-    rebuilt: Rebuilt,
-    weights: list[dict[str, Any]],
-    state: PythonState,
-    written: StateArrays,
-    state_changes: StateWrites | None,
+    output: Any, rebuilt: Rebuilt, weights: list[dict[str, Any]], trace: StateTrace
 ) -> Any:
     """Traced. What the program returns: the output alone if that is all.
 
     Args:
         output: of the function.
         weights: for each model what it has written to, by name.
-        state: of the function.
-        written: the arrays of what the function changed there, and `state_changes`
-            where they belong.
+        trace: of the function's state.
+
+    Raises:
+        PortError: a value cannot leave the program.
     """
-    # The output may have caches, or outputs of libraries, whose classes jax does not
-    # know yet.
-    pytrees.register_used(output)
     _refuse_host_writes(rebuilt)
     writes = _find_writes(rebuilt)
-    changed = _changed_objects(rebuilt)
-    arrays, layout = _describe(output, rebuilt, changed, state)
+    changes = trace.find_changes()
+    arrays, layout = _describe(output, rebuilt, trace, changes)
     if layout is None:
         arrays = jax.tree.map(
-            lambda leaf: _as_array(leaf) if object_graph.is_array(leaf) else leaf,
+            lambda leaf: as_array(leaf) if object_graph.is_array(leaf) else leaf,
             output,
         )
         # Most functions write to nothing, and their programs have no other results than
         # their own.
-        if (
-            not writes
-            and not any(weights)
-            and not written.tensors
-            and state_changes is None
-        ):
+        if not writes and not any(weights) and not changes.tensors:
             return arrays
-    return OutputAndWrites(writes, weights, written, arrays, layout, state_changes)
+    return OutputAndWrites(writes, weights, changes.tensors, arrays, layout)
 
 
 def find_changed_caches(
@@ -316,120 +238,56 @@ def _changed_objects(rebuilt: Rebuilt) -> list[int]:
 
 
 def _describe(
-    output: Any, rebuilt: Rebuilt, changed: list[int], state: PythonState
+    output: Any, rebuilt: Rebuilt, trace: StateTrace, changes: StateChanges
 ) -> tuple[list[Any], ResultLayout | None]:
-    """Traced. The arrays of the output and of changed objects, with a layout if jax
-    alone could not return them.
+    """Traced. The arrays of the output, of changed objects and of what is assigned to
+    the state, with a layout if jax alone could not return them.
     """
-    known = {
-        number: value
-        for number, value in rebuilt.objects.items()
-        if not rebuilt.states[number].is_registered
-    }
-    flattener = object_graph.Flattener(
-        caches_are_leaves=False,
-        whole=state.node_numbers,
-        known=known,
-        first=len(rebuilt.objects),
-    )
-    flattener.add_root("the result", output)
-    returned = len(flattener.leaves)
+    changed = _changed_objects(rebuilt)
+    values = LeavingValues(rebuilt, trace)
+    values.add_output(output)
     if (
-        not changed
-        and not flattener.meets_known
-        and object_graph.is_for_jax(flattener.graph())
-    ):
+        not (changed or changes.assignments or changes.host or values.meets_known)
+        and object_graph.is_for_jax(values.graph())
+    ):  # fmt: skip
         return [], None
-    # A tensor that is returned and belongs to an object has two forms: on the device,
-    # and the caller's own.
-    flattener.forget_leaves(rebuilt.leaves)
-    for number in changed:
-        flattener.add_known("an argument", number, known[number])
-    graph = flattener.graph()
-    # Plain values are compared by value, and one that Python shares says nothing about
-    # where it came from.
-    originals = {
-        id(leaf.array if isinstance(leaf, object_graph.HostArray) else leaf): number
-        for number, leaf in enumerate(rebuilt.leaves)
-        if id(leaf) not in rebuilt.replaced and not object_graph.is_plain(leaf)
+    values.add_changed(changed)
+    last = len(values.leaves)
+    values.add_assigned(changes)
+    graph = values.graph()
+    leaves = values.forms(graph)
+    _refuse_returned_views(
+        graph.leaves[values.returned : last], graph.names[values.returned : last]
+    )
+    results = {
+        id(value): leaf.array
+        for value, leaf in zip(graph.leaves, leaves, strict=True)
+        if isinstance(leaf, Result)
     }
-    arrays: list[Any] = []
-    leaves: list[_Leaf] = []
-    for index, (leaf, name) in enumerate(zip(graph.leaves, graph.names, strict=True)):
-        source = leaf.source if isinstance(leaf, object_graph.HostArray) else leaf
-        if id(source) in originals:
-            leaves.append(Original(originals[id(source)], is_returned=index < returned))
-        elif object_graph.is_array(leaf):
-            leaves.append(len(arrays))
-            arrays.append(_as_array(leaf))
-        elif id(leaf) in state.node_numbers:
-            leaves.append(StateObject(state.node_numbers[id(leaf)]))
-        else:
-            object_graph.refuse_captured_tensors(leaf, name)
-            leaves.append(static_value(of_this_trace(leaf), name))
-    _refuse_returned_views(graph.leaves[returned:], graph.names[returned:])
-    replaced = _find_replaced(rebuilt, changed, graph, leaves)
-    order = dict.fromkeys((*replaced.values(), *range(len(arrays))))
+    replaced = replaced_in_arguments(rebuilt, changed, graph.leaves, results)
+    in_state = replaced_in_state(trace, changes.replaced, graph.leaves, results)
+    for slot, index in in_state.items():
+        if index not in replaced.values():
+            # Tensors of the state are numbered after those of the arguments.
+            first = len(rebuilt.tensor_leaves)
+            replaced[slot + first if isinstance(slot, int) else slot] = index
+    weights = weights_replaced(trace, changes.replaced, results)
+    order = dict.fromkeys((*replaced.values(), *range(len(values.arrays))))
     numbers = {former: number for number, former in enumerate(order)}
     layout = ResultLayout(
         graph.structure,
-        tuple(numbers[leaf] if isinstance(leaf, int) else leaf for leaf in leaves),
-        tuple((tensor, numbers[array]) for tensor, array in replaced.items()),
+        tuple(
+            Result(numbers[leaf.array], leaf.requires_grad, weights.get(leaf.array))
+            if isinstance(leaf, Result)
+            else leaf
+            for leaf in leaves
+        ),
+        values.returned,
+        tuple((slot, numbers[index]) for slot, index in replaced.items()),
+        tuple(changes.assignments),
+        changes.host,
     )
-    return [arrays[number] for number in order], layout
-
-
-def _find_replaced(
-    rebuilt: Rebuilt,
-    changed: list[int],
-    graph: object_graph.Graph,
-    leaves: list[_Leaf],
-) -> dict[int, int]:
-    """Traced. Tensors of the arguments that only changed objects had, and no longer
-    have.
-
-    Args:
-        graph: of the result and the changed objects; `leaves` are its leaves as they
-            leave the program.
-
-    Returns:
-        By the number of the tensor, the number of the array that has its place.
-    """
-    numbers = {
-        id(rebuilt.leaves[leaf]): number
-        for number, leaf in enumerate(rebuilt.tensor_leaves)
-    }
-    arrays = {
-        id(value): leaf
-        for value, leaf in zip(graph.leaves, leaves, strict=True)
-        if isinstance(leaf, int)
-    }
-    replaced = {}
-    for number in changed:
-        before, after = (
-            rebuilt.states[number],
-            object_graph.read_state(rebuilt.objects[number]),
-        )
-        for old, new in object_graph.matching_contents(before, after):
-            if (
-                id(old) in numbers
-                and id(old) not in rebuilt.replaced
-                and id(new) in arrays
-            ):
-                replaced[numbers[id(old)]] = arrays[id(new)]
-    if not replaced:
-        return {}
-    # Whoever has an argument by itself, or an object that stays, has the tensor after
-    # the call.
-    remaining = [*rebuilt.args, *rebuilt.kwargs.values(), *graph.leaves]
-    for number, state in rebuilt.states.items():
-        remaining += [] if number in changed else state.contents()
-    in_use = set(map(id, remaining))
-    return {
-        tensor: array
-        for tensor, array in replaced.items()
-        if id(rebuilt.leaves[rebuilt.tensor_leaves[tensor]]) not in in_use
-    }
+    return [values.arrays[number] for number in order], layout
 
 
 def _refuse_returned_views(leaves: list[Any], names: list[str]) -> None:
@@ -448,13 +306,6 @@ def _refuse_returned_views(leaves: list[Any], names: list[str]) -> None:
                 where=other_name,
                 fix="keep a clone(), or only one of the two, and take the view where it is needed",
             )
-
-
-def _as_array(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return jax.numpy.asarray(value)
-    array = compat.to_jax(value)
-    return NarrowIntegers(array) if value.dtype is torch.int32 else array
 
 
 def _refuse_same(

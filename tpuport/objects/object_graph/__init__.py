@@ -2,11 +2,12 @@
 
 from tpuport.objects.object_graph.classes import (
     HostArray,
-    refuse_captured_tensors,
+    can_be_made,
 )
 from tpuport.objects.object_graph.flattening import (
     Flattener,
     Graph,
+    Reference,
     Structure,
     count_places,
     is_array,
@@ -24,7 +25,6 @@ from tpuport.objects.object_graph.object_states import (
 from tpuport.objects.object_graph.parts import Parts
 
 __all__ = [
-    "Flattener", "Graph", "HostArray", "Parts", "State", "Structure", "count_places", "is_array",
-    "is_changed", "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state",
-    "refuse_captured_tensors", "unflatten",
+    "Flattener", "Graph", "HostArray", "Parts", "Reference", "State", "Structure", "can_be_made", "count_places",
+    "is_array", "is_changed", "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state", "unflatten",
 ]  # fmt: skip

@@ -6,8 +6,8 @@ import functools
 import sys
 import types
 import weakref
-from collections import OrderedDict, UserDict, UserList, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -17,15 +17,15 @@ import torch
 
 from tpuport.errors import PortError
 from tpuport.objects import pytrees
-from tpuport.objects.object_parts import contents_of, leads_to_traced, slots
+from tpuport.objects.object_parts import slots
 from tpuport.objects.part_containers import CONTAINERS, cell_contents, container_of
 
 # Classes of these packages are handles and settings of theirs, and no containers of a
 # user's tensors.
 _OPAQUE_LIBRARIES = frozenset(
-    sys.stdlib_module_names - {"__main__", "builtins"}
+    sys.stdlib_module_names - {"__main__", "builtins", "collections"}
 ) | frozenset("torch torchvision torchaudio torchax jax jaxlib numpy tpuport".split())
-_TRANSPARENT = (UserDict, UserList, types.SimpleNamespace)
+_TRANSPARENT = types.SimpleNamespace
 # Of the opaque libraries, by name, because importing it takes seconds: tables of
 # tensors, and a function.
 _TRANSPARENT_NAMES = frozenset({"torch.nn.attention.flex_attention.BlockMask"})
@@ -65,7 +65,6 @@ PLAIN = frozenset(
         torch.Size,
     }
 )
-_CAPTURING = (types.FunctionType, functools.partial, types.GeneratorType)
 # More attributes would make the line of code in a message too long to read.
 _FIELDS_SHOWN = 4
 # NumPy arrays of this many bytes are no longer tables.
@@ -147,7 +146,7 @@ def _own_kind(cls: type) -> str:
     if hasattr(cls, "to_dict") and is_of_model_library:
         return "opaque"
     # Last, as this makes an object.
-    if not _can_be_made(cls):
+    if not can_be_made(cls):
         return "opaque"
     # A cache contains no tensors before the call that begins to fill it.
     if library in _MODEL_LIBRARIES and not cls.__name__.endswith("Cache"):
@@ -160,7 +159,7 @@ def native_base(cls: type) -> Any:
     return next(base for base in cls.__mro__ if not base.__flags__ & _IS_HEAP_TYPE)
 
 
-def _can_be_made(cls: type) -> bool:
+def can_be_made(cls: type) -> bool:
     """Whether an object of this class consists of its attributes and its items, and can
     be made without `__init__`.
     """
@@ -247,25 +246,6 @@ def arrays_inside(value: Any) -> list[str]:
         if any(isinstance(part, torch.Tensor | jax.Array) for part in parts):
             names.append(name)
     return names
-
-
-def refuse_captured_tensors(value: Any, name: str) -> None:
-    """Traced. PortError for a function or a generator in a result that has captured
-    tensors of the trace.
-
-    They cannot be replaced by those that the program computes.
-    """
-    if not isinstance(value, _CAPTURING):
-        return
-    # An iterator may be one over a tensor, `iter(x)`, and cannot be looked into.
-    if leads_to_traced(value) or any(
-        isinstance(part, Iterator) for part in contents_of(value)
-    ):
-        raise PortError(
-            f"compiled code returns a {type(value).__name__} that has captured tensors of the trace",
-            where=name,
-            fix="return the tensors, and make it from them after the call",
-        )
 
 
 def refuse_tensors_inside(value: Any, name: str) -> None:

@@ -20,6 +20,7 @@ import types
 import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import (
+    Callable,
     Container,
     Hashable,
     Iterable,
@@ -139,7 +140,8 @@ class Flattener:
         self._caches_are_leaves = caches_are_leaves
         self._whole = whole
         self._code: dict[Any, None] = {}
-        self._numbers = {id(value): number for number, value in (known or {}).items()}
+        self._known = known or {}
+        self._numbers = {id(value): number for number, value in self._known.items()}
         self._next = first
         self.leaves: list[Any] = []
         self._names: list[str] = []
@@ -147,6 +149,8 @@ class Flattener:
         self._objects: dict[int, Any] = {}
         self._nodes: dict[int, Node] = {}
         self._weak: dict[int, weakref.ReferenceType] = {}
+        # By the id of the value, with the value, so that no other gets its id.
+        self._made: dict[int, tuple[Any, Reference]] = {}
         self._roots: list[Reference] = []
         self.meets_known = False
 
@@ -160,8 +164,17 @@ class Flattener:
 
     def forget_leaves(self, values: Iterable[Any]) -> None:
         """Number these leaves again when they are met again."""
-        for value in values:
-            self._leaf_numbers.pop(id(value), None)
+        forgotten = {self._leaf_numbers.pop(id(value), None) for value in values}
+        self._made = {
+            number: (value, reference)
+            for number, (value, reference) in self._made.items()
+            if forgotten.isdisjoint(_references_in([reference]))
+        }
+
+    def forget_known(self) -> None:
+        """Let known objects be new ones when they are met again."""
+        for value in self._known.values():
+            self._numbers.pop(id(value), None)
 
     def graph(self) -> Graph:
         """All that has been visited."""
@@ -195,7 +208,7 @@ class Flattener:
     def _visit_kind(self, value: Any, kind: str, name: str) -> Reference:
         match kind:
             case "tuple":
-                return self._visit_tuple(value, name)
+                return self._visit_once(self._visit_tuple, value, name)
             case "frozenset" if all(type(part) in PLAIN for part in value):
                 return self._visit_leaf(value, name)
             case "method":
@@ -204,8 +217,7 @@ class Flattener:
                 self._code[value.__func__] = None
                 return ("method", value.__func__, self._visit(value.__self__, name))
             case "partial" if not vars(value):
-                parts = (value.func, value.args, value.keywords)
-                return ("partial", *(self._visit(part, name) for part in parts))
+                return self._visit_once(self._visit_partial, value, name)
             case "weak":
                 return self._visit_weak(value)
             case "leaf" | "partial":
@@ -221,7 +233,8 @@ class Flattener:
         """A value of a class whose objects are leaves, but for some."""
         if type(value) is types.FunctionType and (body := FunctionBody.of(value)):
             self._code[body.without_variables()] = None
-            return self._visit_function(value, body, name)
+            visit = functools.partial(self._visit_function, body)
+            return self._visit_once(visit, value, name)
         if isinstance(value, _CODE):
             self._code[value] = None
         return self._visit_leaf(value, name)
@@ -234,13 +247,27 @@ class Flattener:
         return ("object", number)
 
     def _weak_node(self, value: weakref.ReferenceType) -> Node:
-        number = self._numbers.get(id(value()))
+        target = value()
+        number = self._numbers.get(id(target))
+        if number is None:
+            known = (n for n, each in self._known.items() if each is target)
+            number = next(known, None)
         target = (
             self._visit_leaf(value, "a weak reference")
             if number is None
             else ("object", number)
         )
         return Node(type(value), (("fields", ("()",), (target,)),), None)
+
+    def _visit_once(
+        self, visit: Callable[[Any, str], Reference], value: Any, name: str
+    ) -> Reference:
+        """The one reference to a value that has no number: what is in two places is
+        made once.
+        """
+        if id(value) not in self._made:
+            self._made[id(value)] = (value, visit(value, name))
+        return self._made[id(value)][1]
 
     def _visit_tuple(self, value: tuple, name: str) -> Reference:
         # Tuples cannot be changed, so that they are described where they are met,
@@ -253,8 +280,12 @@ class Flattener:
             tuple(self._visit(part, f"{name}.{label}") for label, part in parts),
         )
 
+    def _visit_partial(self, value: functools.partial, name: str) -> Reference:
+        parts = (value.func, value.args, value.keywords)
+        return ("partial", *(self._visit(part, name) for part in parts))
+
     def _visit_function(
-        self, value: types.FunctionType, body: FunctionBody, name: str
+        self, body: FunctionBody, value: types.FunctionType, name: str
     ) -> Reference:
         # Made anew in each call, such as a mask's function of indices, it has no
         # identity that matters; what it has captured is an argument.
@@ -356,6 +387,8 @@ class _Builder:
     ) -> None:
         self.objects = dict(objects)
         self._leaves = leaves
+        # By the id of the reference, which the structure keeps.
+        self._made: dict[int, Any] = {}
         self._nodes = dict(structure.nodes)
         # A registered class makes its objects from their parts, which have to be there
         # before: see `resolve`.
@@ -380,6 +413,13 @@ class _Builder:
                 if number not in self.objects:
                     self.objects[number] = self._make(self._nodes[number])
                 return self.objects[number]
+        if id(reference) not in self._made:
+            self._made[id(reference)] = self._join(reference)
+        return self._made[id(reference)]
+
+    def _join(self, reference: Any) -> Any:
+        """A value without a number, of its parts."""
+        match reference:
             case ("method", function, owner):
                 return types.MethodType(function, self.resolve(owner))
             case ("partial", *parts):
@@ -443,9 +483,11 @@ def _empty(node: Node) -> Any:
 
 def is_for_jax(graph: Graph) -> bool:
     """Whether jax can return a graph as a tree: arrays in its own containers and in
-    registered classes.
+    registered classes, each in one place.
     """
     if not all(leaf is None or is_array(leaf) for leaf in graph.leaves):
+        return False
+    if max(_count_objects(graph.structure).values(), default=0) > 1:
         return False
     # Classes derived from jax's containers are not nodes for it, and would be leaves.
     others = [
@@ -458,6 +500,32 @@ def is_for_jax(graph: Graph) -> bool:
         for _, node in graph.structure.nodes
         if node.cls in (dict, defaultdict)
     )
+
+
+def _count_objects(structure: Structure) -> Counter[Any]:
+    """How often each object, by its number, is referred to."""
+    nodes = (node.references for _, node in structure.nodes)
+    references = [*structure.roots, *itertools.chain.from_iterable(nodes)]
+    return Counter(
+        reference
+        for reference in _references_in(references)
+        if isinstance(reference, tuple)
+    )
+
+
+def _references_in(references: Iterable[Reference]) -> Iterator[Reference]:
+    """The references to leaves and objects among these, and in their parts."""
+    pending = list(references)
+    while pending:
+        match pending.pop():
+            case ("tuple" | "function", _, parts):
+                pending += parts
+            case ("method", _, owner):
+                pending.append(owner)
+            case ("partial", *parts):
+                pending += parts
+            case reference:
+                yield reference
 
 
 def _has_sorted_keys(node: Node) -> bool:

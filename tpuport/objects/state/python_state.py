@@ -197,6 +197,10 @@ class PythonState(StateWalk):
         """The number of a tensor among `tensors`."""
         return self._tensor_numbers.get(id(tensor))
 
+    def has_array(self, array: Any) -> bool:
+        """Whether an array of NumPy is a part of the state."""
+        return self._watched.has_array(array)
+
     def has_one_place(self, number: int) -> bool:
         """Whether a tensor of `tensors` is in one place of one object only."""
         parts = itertools.chain.from_iterable(entry.parts for entry in self._entries)

@@ -128,12 +128,11 @@ def assigning_line(state: PythonState, path: str) -> str:
     match = _LAST_NAME.search(path)
     name = match[1] if match else path
     lines = list(_lines_naming(state, name))
-    stores = [line for is_store, line in lines if is_store]
     # What a call assigned has been prepared in the constructor.
-    later_stores = (line for line in stores if not line.endswith(".__init__"))
+    later = [each for each in lines if not each[1].endswith(".__init__")]
     # A list is changed by code that only loads its name.
-    loads = (line for is_store, line in lines if not is_store)
-    return next(later_stores, next(iter(stores), next(loads, path)))
+    stores_first = sorted(later or lines, key=lambda each: not each[0])
+    return next((line for _, line in stores_first), path)
 
 
 def _lines_naming(state: PythonState, name: str) -> Iterator[tuple[bool, str]]:

@@ -180,6 +180,10 @@ class WatchedValues:
         self._host_tensors.append((tensor, version))
         return version
 
+    def has_array(self, array: Any) -> bool:
+        """Whether an array of NumPy is watched."""
+        return any(known is array for known, _ in self._arrays)
+
     def add_array(self, array: np.ndarray) -> None:
         """Watch writes to an array of NumPy, which counts none, so that only a copy
         tells.
