@@ -137,15 +137,20 @@ class CallPreparation:
             return name in decided or is_inside(name, self._static)
 
         args, kwargs = self._signature.simplified(args, kwargs, is_static)
-        divided = divide_arguments(
-            self._name_positional(args), kwargs, self._traced, self.donated, is_static,
-            varying,
+        divide = functools.partial(
+            divide_arguments, self._name_positional(args), kwargs, self._traced,
+            self.donated, is_static, varying,
         )  # fmt: skip
+        divided = divide()
         check_static(self._static, divided.graph.names, self._parameters)
         with trace_lock:
             state = self.current_state(
                 divided.layout, varying, stacks_layers=stacks_layers
             )
+            # What the function also reaches by itself is one object in the trace, too.
+            nodes = state.nodes_among(divided.graph.objects.values())
+            if nodes:
+                divided = divide(nodes=nodes)
             named = list(map(state.named_weights, state.modules))
             weights = list(map(collect_arrays, named))
             models = tuple(

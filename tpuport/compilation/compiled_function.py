@@ -40,11 +40,9 @@ from tpuport.compilation.model_weights import (
     use_weights,
 )
 from tpuport.compilation.prepared_call import (
-    ChangedObjects,
     PreparedCall,
     ProgramArguments,
     StaticPart,
-    changed_objects,
 )
 from tpuport.compilation.programs.capture import capture
 from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
@@ -132,7 +130,6 @@ class CompiledFunction:
         self.declined: tuple[layers.DeclinedBlocks, ...] = ()
         # What the code that was captured last changes.
         self._changed_caches: tuple[int, ...] = ()
-        self._changed_objects: ChangedObjects = (frozenset(), frozenset())
         self._rotary_tables = rotary.ProgramTables()
         self._served_states = ServedStates()
         self._warm_calls = WarmCalls()
@@ -280,7 +277,6 @@ class CompiledFunction:
         call: PreparedCall,
         key: Hashable,
     ) -> _Done:
-        call.refuse_two_ways(program.changed_objects)
         call = call._replace(changed_caches=program.changed_caches)
         try:
             results = self._served_states.run(program, key, arguments, call)
@@ -328,12 +324,9 @@ class CompiledFunction:
         )
         if blocks is not None:
             self.scanned, self.declined = draft.scanned, draft.declined
-        program = self.program.make(
-            draft, arguments, self._changed_caches, self._changed_objects
-        )
+        program = self.program.make(draft, arguments, self._changed_caches)
         if self._served_states.look(key, program, arguments, call):
             self.program.forget_trace()
-        call.refuse_two_ways(program.changed_objects)
         self.program.add(key, program)
         return program
 
@@ -411,7 +404,7 @@ class CompiledFunction:
             use_weights(models, weights) as in_use,
             trace.recorded(in_use),
         ):
-            rebuilt = static.layout.join(tensors, donated)
+            rebuilt = static.layout.join(tensors, donated, state.nodes)
             on_host = bool(rebuilt.host_tensors) or answers is not None
             with (
                 values_known(self._function, on_host=on_host),
@@ -431,7 +424,6 @@ class CompiledFunction:
             self._changed_caches = find_changed_caches(static.layout, donated, rebuilt)
             writes = [weights_in_use.find_writes() for weights_in_use in in_use]
             results = collect_results(output, rebuilt, writes, trace)
-            self._changed_objects = changed_objects(results)
         if not state.is_current():
             check_leaks(self._preparation.make_state(static.layout))
         return results

@@ -11,7 +11,6 @@ from tpuport.checkpoint import port_count
 from tpuport.compat import index_checks
 from tpuport.compat.convert import NarrowIntegers
 from tpuport.compilation.prepared_call import (
-    ChangedObjects,
     PreparedCall,
     ProgramArguments,
     describe_program,
@@ -34,7 +33,6 @@ class CallProgram(NamedTuple):
         inputs: the order of its inputs.
         overwrites: the arrays among these that are overwritten.
         changed_caches: numbers of the caches among the arguments that it changes.
-        changed_objects: the objects that it changes.
         structure: of what the function gives.
         dtypes: torch.int32 for each tensor of that dtype, None for others; None in
             place of all if the program changes anything for the caller.
@@ -44,7 +42,6 @@ class CallProgram(NamedTuple):
     inputs: ProgramInputs
     overwrites: tuple[overwritten_arrays.Overwrite, ...]
     changed_caches: tuple[int, ...]
-    changed_objects: ChangedObjects
     structure: Any
     dtypes: tuple[torch.dtype | None, ...] | None
 
@@ -99,13 +96,12 @@ class FunctionPrograms(CompilationCount, ProgramTable[CallProgram]):
         draft: Draft,
         arguments: ProgramArguments,
         changed_caches: tuple[int, ...],
-        changed_objects: ChangedObjects,
     ) -> CallProgram:
         """The program of a function that has been captured for a call.
 
         Args:
             draft: after all passes.
-            changed_caches, changed_objects: as of `CallProgram`.
+            changed_caches: as of `CallProgram`.
         """
         models = arguments.static.models
         self.count(
@@ -121,7 +117,6 @@ class FunctionPrograms(CompilationCount, ProgramTable[CallProgram]):
             ProgramInputs.of(*arguments[:-1]),
             draft.overwrites,
             changed_caches,
-            changed_objects,
             structure,
             dtypes,
         )

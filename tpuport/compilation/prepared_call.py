@@ -21,9 +21,7 @@ from tpuport.compilation.arguments.descriptions import (
 )
 from tpuport.compilation.arguments.donated_tensors import mark_donated
 from tpuport.compilation.programs import overwritten_arrays
-from tpuport.compilation.results.call_results import OutputAndWrites
 from tpuport.compilation.shared_tensors import Slot, WeightSlot
-from tpuport.errors import PortError
 from tpuport.objects import object_graph
 from tpuport.objects.state.host_input import HostInput
 from tpuport.objects.state.python_state import PythonState, StateKey
@@ -74,23 +72,6 @@ class StaticPart(NamedTuple):
         count = end - len(self.state.state.tensors)
         array = tensors[end] if self.numbers else None
         return tensors[:count], tensors[count:end], array
-
-
-# Numbers of the objects that a program changes, among the arguments and in the state.
-ChangedObjects = tuple[frozenset[int], frozenset[int]]
-
-
-def changed_objects(result: Any) -> ChangedObjects:
-    """Traced. Those that the function of a result has changed; the numbers of new
-    objects are among those of the arguments.
-    """
-    layout = result.layout if isinstance(result, OutputAndWrites) else None
-    if layout is None:
-        return frozenset(), frozenset()
-    return (
-        frozenset(number for number, _ in layout.structure.nodes),
-        frozenset(assignment.location.node for assignment in layout.assignments),
-    )
 
 
 class ProgramArguments(NamedTuple):
@@ -219,25 +200,6 @@ class PreparedCall(NamedTuple):
         owned = overwritten_arrays.own_arrays(overwritten, containers, to_copy, free)
         for place, array in zip(places, owned, strict=True):
             arrays[place] = array
-
-    def refuse_two_ways(self, changed: ChangedObjects) -> None:
-        """PortError if an object that the program changes is an argument, and is also
-        reached by the function itself: the trace has two of it.
-        """
-        arguments, nodes = changed
-        if not arguments and not nodes:
-            return
-        for number, value in self.divided.graph.objects.items():
-            node = self.state.node_numbers.get(id(value))
-            if node is None or self.state.is_default(node):
-                continue
-            if number in arguments or node in nodes:
-                raise PortError(
-                    f"compiled code changes a {type(value).__name__} that it is given, and also reaches by itself, as "
-                    "two objects",
-                    where=self.state.path(node),
-                    fix="let it use the argument alone, or the variable",
-                )
 
     def retire_caches(self) -> None:
         """Let further calls refuse the caches that this one has changed."""

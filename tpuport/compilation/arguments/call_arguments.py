@@ -143,6 +143,7 @@ def divide_arguments(
     donated: Sequence[str] = (),
     is_static: Callable[[str], bool] = lambda name: False,
     varying: frozenset[Path] = frozenset(),
+    nodes: Mapping[int, int] | None = None,
 ) -> DividedArguments:
     """Divide the arguments of a call.
 
@@ -155,6 +156,7 @@ def divide_arguments(
         is_static: whether the values of the tensor with this name are a part of the
             program.
         varying: the numbers that are arguments of the program.
+        nodes: by id, the numbers of objects that the function also reaches by itself.
 
     Raises:
         PortError: an argument is neither a tensor nor hashable, was donated to an
@@ -162,7 +164,8 @@ def divide_arguments(
             pattern fits nothing.
     """
     # A cache is one argument, donated as a whole.
-    flattener = Flattener(caches_are_leaves=True)
+    nodes = nodes or {}
+    flattener = Flattener(caches_are_leaves=True, whole=nodes)
     for name, value in positional.items():
         flattener.add_root(name, value)
     # In a fixed order, so that calls that differ in nothing else share a program.
@@ -177,7 +180,9 @@ def divide_arguments(
     arguments: list[Argument] = []
     numbers: Numbers = {}
     for name, leaf in zip(graph.names, graph.leaves, strict=True):
-        if is_array(leaf) and not is_static(name):
+        if id(leaf) in nodes:
+            arguments.append(Argument(name, "state", nodes[id(leaf)]))
+        elif is_array(leaf) and not is_static(name):
             arrays.append(usable_array(leaf, name))
             arguments.append(Argument(name, "tensor", _integer_dtype(leaf)))
         elif traced and isinstance(leaf, int | float) and fits(name, traced):

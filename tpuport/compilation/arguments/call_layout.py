@@ -27,16 +27,19 @@ class Argument(NamedTuple):
         name: its path from the function's parameter: "inputs.ids".
         kind: which of the program's arguments has it; a number is a tensor in the
             program, a static value a part of it. Weights of a module are arguments too,
-            and the rest of it is in the state of the function. A host tensor is a part
-            of it, and has its values while the program is traced.
+            and the rest of it is in the state of the function, as are objects that the
+            function also reaches by itself. A host tensor is a part of it, and has its
+            values while the program is traced.
         content: of a tensor, torch.int32 if it has that dtype, of which the array says
             nothing; the structure of a cache, the number of a random generator, the
-            class of a number, a weak reference to a module, the values of a host
-            tensor, or the static value.
+            class of a number, a weak reference to a module, the number of an object in
+            the state, the values of a host tensor, or the static value.
     """
 
     name: str
-    kind: Literal["tensor", "number", "cache", "generator", "module", "host", "static"]
+    kind: Literal[
+        "tensor", "number", "cache", "generator", "module", "state", "host", "static"
+    ]
     content: Hashable
 
 
@@ -80,12 +83,15 @@ class Layout(NamedTuple):
     arguments: tuple[Argument, ...]
     code: tuple[Any, ...]
 
-    def join(self, arrays: list[Any], donated: list[list[Any]]) -> Rebuilt:
+    def join(
+        self, arrays: list[Any], donated: list[list[Any]], nodes: Sequence[Any]
+    ) -> Rebuilt:
         """Traced. The arguments of the function.
 
         Args:
             arrays: of the tensors, in order.
             donated: for each cache the arrays in it.
+            nodes: the objects of the function's state.
         """
         tensors, caches = iter(arrays), iter(compat.as_torch(donated))
         leaves: list[Any] = []
@@ -102,6 +108,8 @@ class Layout(NamedTuple):
                     leaves.append(randomness.call_generator(content))
                 case "module":
                     leaves.append(content())
+                case "state":
+                    leaves.append(nodes[content])
                 case "host":
                     leaves.append(content.as_tensor())
                 case "static":
@@ -163,6 +171,8 @@ class Layout(NamedTuple):
                     descriptions |= _counters_in(argument, tensors_of_cache)
                 case "generator":
                     text = "torch.Generator"
+                case "state":
+                    text = "an object that the function also reaches by itself"
                 case "module":
                     text = type(argument.content()).__name__  # type: ignore[operator]
                 case "host":

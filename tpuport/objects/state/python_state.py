@@ -176,12 +176,20 @@ class PythonState(StateWalk):
         """What leads to an object: "layers.0.attention"."""
         return self._paths[number]
 
-    def is_default(self, number: int) -> bool:
-        """Whether an object is found as the default of a parameter, which a call that
-        gives an argument for it does not use.
-        """
-        # Everything else that a function leads to has a name.
-        return self._paths[number].startswith("[")
+    def nodes_among(self, values: Iterable[Any]) -> dict[int, int]:
+        """By id, the numbers of those values that are objects of the state."""
+        numbers = {
+            id(value): self.node_numbers[id(value)]
+            for value in values
+            if id(value) in self.node_numbers
+        }
+        # A call that gives an argument does not use the default of its parameter, whose
+        # path has no name.
+        return {
+            value: number
+            for value, number in numbers.items()
+            if not self._paths[number].startswith("[")
+        }
 
     def plain_numbers(self) -> dict[Path, int]:
         """The numbers that may vary, by path."""
