@@ -17,9 +17,14 @@ import torch
 from torch import nn
 
 import tpuport
-from tpuport import PortError
+from tpuport import PortError, compat
 
 X = torch.arange(3.0)
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> None:
+    compat.environment()
 
 
 @dataclasses.dataclass
@@ -369,3 +374,101 @@ def test_lists_that_a_result_has_twice_are_one_list() -> None:
     compiled = tpuport.compile(function)
     for number in range(2):
         assert describe(compiled(X + number)) == describe(function(X + number))
+
+
+class Box:
+    def __init__(self, device: str) -> None:
+        self.k = torch.ones(3).to(device)
+        self.count = 0
+        self.log: list = []
+
+
+def _keep_it(model: Any, x: torch.Tensor, box: Any) -> None:
+    model.kept = box
+
+
+def _change_it(model: Any, x: torch.Tensor, box: Any) -> None:
+    box.k = box.k + x
+    box.count += 1
+    model.kept = box
+
+
+def _change_what_was_kept(model: Any, x: torch.Tensor, box: Any) -> None:
+    if model.kept is not None:
+        model.kept.k.add_(x)
+        model.kept.count += 1
+    model.kept = box
+
+
+def _keep_a_part(model: Any, x: torch.Tensor, box: Any) -> None:
+    model.kept, model.table["k"] = box.log, box.k
+    box.log.append(x * 2)
+
+
+def _keep_and_write(model: Any, x: torch.Tensor, box: Any) -> None:
+    box.k.add_(x)
+    model.table["before"] = model.kept
+    model.kept = (box.k, [box])
+
+
+GIVEN = [_keep_it, _change_it, _change_what_was_kept, _keep_a_part, _keep_and_write]
+
+
+@pytest.mark.parametrize("keep", GIVEN)
+def test_an_argument_that_is_kept_is_the_callers_own(keep: Callable) -> None:
+    """With the same argument again, and with another."""
+
+    class Given(Keeping):
+        def forward(self, x: torch.Tensor, box: Any) -> torch.Tensor:
+            self.keep(self, x, box)
+            return x + box.k
+
+    theirs, mine = Given(keep), tpuport.port(Given(keep))
+    our_boxes, boxes = [Box("jax"), Box("jax")], [Box("cpu"), Box("cpu")]
+    for number in (0, 0, 1, 1, 0):
+        x = X + number
+        torch.testing.assert_close(mine(x, our_boxes[number]).cpu(), theirs(x, boxes[number]))
+        places = [[each.kept, each.table, given] for each, given in ((mine, our_boxes), (theirs, boxes))]
+        assert describe(places[0]) == describe(places[1])
+
+
+def test_a_tensor_that_is_kept_is_the_callers_own() -> None:
+    def keep(model: Any, x: torch.Tensor) -> None:
+        x.add_(1)
+        if model.kept is not None:
+            model.table["sum"] = model.kept + x
+        model.kept = x
+
+    theirs, mine = Keeping(keep), tpuport.port(Keeping(keep))
+    ours, given = [torch.ones(3, device="jax") for _ in range(2)], [torch.ones(3) for _ in range(2)]
+    for number in (0, 0, 1, 0):
+        torch.testing.assert_close(mine(ours[number]).cpu(), theirs(given[number]))
+        assert describe([mine.kept, mine.table, ours]) == describe([theirs.kept, theirs.table, given])
+
+
+def test_the_state_gets_tensors_on_the_device_in_a_copy_of_what_is_on_the_host() -> None:
+    """Tensors of the host in the state are values of the program: each call would be compiled for its own."""
+
+    class Given(Keeping):
+        def forward(self, x: torch.Tensor, batch: dict) -> torch.Tensor:
+            total = x if self.kept is None else x + self.kept["ids"][0]
+            self.kept = batch
+            return total
+
+    model = Given(_keep_it)
+    compiled = tpuport.compile(model)
+    for number in range(4):
+        batch = {"ids": [X + number]}
+        expected = X + (X + number - 1 if number else 0)
+        assert compiled(X, batch).tolist() == expected.tolist()
+        assert model.kept["ids"][0].tolist() == batch["ids"][0].tolist()
+        assert batch["ids"][0].device.type == "cpu"
+    assert compiled.program.compilations == 2
+
+
+def test_what_is_donated_and_kept_can_be_used() -> None:
+    model = Keeping(lambda model, x: setattr(model, "kept", [x]))
+    compiled = tpuport.compile(model, donate="x")
+    for number in range(2):
+        compiled((X + number).to("jax"))
+        assert model.kept[0].tolist() == (X + number).tolist()

@@ -152,15 +152,23 @@ def test_views_come_back_to_the_host() -> None:
 
 
 def test_an_argument_that_is_a_weight_too() -> None:
-    model = tpuport.port(Counter())
+    """One tensor if the state has it beside the weights; else what is written to it is refused."""
+    host = Counter().requires_grad_(False)
+    model = tpuport.port(copy.deepcopy(host))
 
-    def step(counts: Any, x: torch.Tensor) -> torch.Tensor:
-        counts.add_(1)
-        return model.linear(x) + model.counts
+    def add(model: Any) -> Callable:
+        def step(given: Any, x: torch.Tensor) -> torch.Tensor:
+            given.add_(1)
+            return model.linear(x) + model.counts
 
-    model.linear.requires_grad_(False)
-    with pytest.raises(PortError, match="writes to counts, which shares memory with"):
-        tpuport.compile(step)(model.counts, torch.ones(2, 3))
+        return step
+
+    compiled, x = tpuport.compile(add(model)), torch.ones(2, 3)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(model.counts, x).cpu(), add(host)(host.counts, x))
+        torch.testing.assert_close(model.counts.cpu(), host.counts)
+    with pytest.raises(PortError, match="writes to given, which shares memory with"):
+        compiled(model.linear.weight, x)
 
 
 class Decoder(torch.nn.Module):

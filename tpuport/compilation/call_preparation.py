@@ -148,9 +148,11 @@ class CallPreparation:
                 divided.layout, varying, stacks_layers=stacks_layers
             )
             # What the function also reaches by itself is one object in the trace, too.
-            nodes = state.nodes_among(divided.graph.objects.values())
-            if nodes:
-                divided = divide(nodes=nodes)
+            graph = divided.graph
+            tensors = (leaf for leaf in graph.leaves if isinstance(leaf, torch.Tensor))
+            both_ways = state.shared_with((*graph.objects.values(), *tensors))
+            if both_ways:
+                divided = divide(shared=both_ways)
             named = list(map(state.named_weights, state.modules))
             weights = list(map(collect_arrays, named))
             models = tuple(

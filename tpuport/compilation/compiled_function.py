@@ -404,7 +404,7 @@ class CompiledFunction:
             use_weights(models, weights) as in_use,
             trace.recorded(in_use),
         ):
-            rebuilt = static.layout.join(tensors, donated, state.nodes)
+            rebuilt = static.layout.join(tensors, donated, state, static.donated)
             on_host = bool(rebuilt.host_tensors) or answers is not None
             with (
                 values_known(self._function, on_host=on_host),

@@ -232,9 +232,18 @@ def as_mask(key: Any, tensor: Any) -> Any:
 
 
 def _selections(value: Any) -> list[MaskedSelection]:
+    # By id, with the part, so that no other gets its id.
+    met: dict[int, Any] = {}
+
+    def is_met(part: Any) -> bool:
+        # A result may lead back to itself.
+        is_known = id(part) in met
+        met[id(part)] = part
+        return is_known
+
     return [
         leaf
-        for leaf in torch_pytree.tree_leaves(value)
+        for leaf in torch_pytree.tree_leaves(value, is_leaf=is_met)
         if isinstance(leaf, MaskedSelection)
     ]
 

@@ -39,6 +39,7 @@ from tpuport.objects.object_graph import (
     is_array,
 )
 from tpuport.objects.state.host_input import HostInput
+from tpuport.objects.state.python_state import Shared
 from tpuport.objects.state.reachable import is_library
 from tpuport.objects.static_values import StaticValue
 from tpuport.objects.traced_numbers import Path, number_at
@@ -143,7 +144,7 @@ def divide_arguments(
     donated: Sequence[str] = (),
     is_static: Callable[[str], bool] = lambda name: False,
     varying: frozenset[Path] = frozenset(),
-    nodes: Mapping[int, int] | None = None,
+    shared: Mapping[int, Shared] | None = None,
 ) -> DividedArguments:
     """Divide the arguments of a call.
 
@@ -156,7 +157,7 @@ def divide_arguments(
         is_static: whether the values of the tensor with this name are a part of the
             program.
         varying: the numbers that are arguments of the program.
-        nodes: by id, the numbers of objects that the function also reaches by itself.
+        shared: by id, what the function also reaches by itself.
 
     Raises:
         PortError: an argument is neither a tensor nor hashable, was donated to an
@@ -164,8 +165,9 @@ def divide_arguments(
             pattern fits nothing.
     """
     # A cache is one argument, donated as a whole.
-    nodes = nodes or {}
-    flattener = Flattener(caches_are_leaves=True, whole=nodes)
+    shared = shared or {}
+    whole = {number for number, place in shared.items() if place.kind == "object"}
+    flattener = Flattener(caches_are_leaves=True, whole=whole)
     for name, value in positional.items():
         flattener.add_root(name, value)
     # In a fixed order, so that calls that differ in nothing else share a program.
@@ -180,8 +182,9 @@ def divide_arguments(
     arguments: list[Argument] = []
     numbers: Numbers = {}
     for name, leaf in zip(graph.names, graph.leaves, strict=True):
-        if id(leaf) in nodes:
-            arguments.append(Argument(name, "state", nodes[id(leaf)]))
+        is_value = is_array(leaf) and (is_static(name) or is_inside(name, donated))
+        if id(leaf) in shared and not is_value:
+            arguments.append(Argument(name, "state", shared[id(leaf)]))
         elif is_array(leaf) and not is_static(name):
             arrays.append(usable_array(leaf, name))
             arguments.append(Argument(name, "tensor", _integer_dtype(leaf)))

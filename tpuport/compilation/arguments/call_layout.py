@@ -17,6 +17,7 @@ from tpuport.compilation.arguments.descriptions import (
     ShapeText,
 )
 from tpuport.objects.object_graph import State, Structure, read_state, unflatten
+from tpuport.objects.state.python_state import PythonState
 from tpuport.objects.traced_numbers import TracedNumber
 
 
@@ -27,13 +28,13 @@ class Argument(NamedTuple):
         name: its path from the function's parameter: "inputs.ids".
         kind: which of the program's arguments has it; a number is a tensor in the
             program, a static value a part of it. Weights of a module are arguments too,
-            and the rest of it is in the state of the function, as are objects that the
-            function also reaches by itself. A host tensor is a part of it, and has its
+            and the rest of it is in the state of the function, as is what the function
+            also reaches by itself. A host tensor is a part of it, and has its
             values while the program is traced.
         content: of a tensor, torch.int32 if it has that dtype, of which the array says
             nothing; the structure of a cache, the number of a random generator, the
-            class of a number, a weak reference to a module, the number of an object in
-            the state, the values of a host tensor, or the static value.
+            class of a number, a weak reference to a module, what it is in the state,
+            the values of a host tensor, or the static value.
     """
 
     name: str
@@ -52,7 +53,8 @@ class Rebuilt(NamedTuple):
             `arrays` what these are.
         objects: by number; `states` is what they consist of before the call.
         replaced: ids of the leaves that are others than the caller's: tensors for
-            numbers, caches for donated ones.
+            numbers, caches for donated ones; `given` those of tensors that the user
+            donates.
         host_tensors: by name.
     """
 
@@ -64,6 +66,7 @@ class Rebuilt(NamedTuple):
     objects: dict[int, Any]
     states: dict[int, State]
     replaced: frozenset[int]
+    given: frozenset[int]
     host_tensors: dict[str, torch.Tensor]
 
 
@@ -84,14 +87,19 @@ class Layout(NamedTuple):
     code: tuple[Any, ...]
 
     def join(
-        self, arrays: list[Any], donated: list[list[Any]], nodes: Sequence[Any]
+        self,
+        arrays: list[Any],
+        donated: list[list[Any]],
+        state: PythonState,
+        given: Sequence[str],
     ) -> Rebuilt:
         """Traced. The arguments of the function.
 
         Args:
             arrays: of the tensors, in order.
             donated: for each cache the arrays in it.
-            nodes: the objects of the function's state.
+            state: of the function.
+            given: patterns of the names of tensors that the user donates.
         """
         tensors, caches = iter(arrays), iter(compat.as_torch(donated))
         leaves: list[Any] = []
@@ -109,7 +117,7 @@ class Layout(NamedTuple):
                 case "module":
                     leaves.append(content())
                 case "state":
-                    leaves.append(nodes[content])
+                    leaves.append(state.value_of(content))
                 case "host":
                     leaves.append(content.as_tensor())
                 case "static":
@@ -122,9 +130,11 @@ class Layout(NamedTuple):
         positional = len(values) - len(self.keywords)
         kwargs = dict(zip(self.keywords, values[positional:], strict=True))
         kinds = [argument.kind for argument in self.arguments]
+        numbers = tensor_leaves(self.arguments)
         return Rebuilt(
-            values[:positional], kwargs, leaves, tensor_leaves(self.arguments), arrays, objects, states,
+            values[:positional], kwargs, leaves, numbers, arrays, objects, states,
             frozenset(id(leaf) for leaf, kind in zip(leaves, kinds, strict=True) if kind in ("number", "cache")),
+            frozenset(id(leaves[numbers[number]]) for number in self.tensors_named(given)),
             {
                 argument.name: leaf
                 for leaf, argument in zip(leaves, self.arguments, strict=True)
@@ -172,7 +182,7 @@ class Layout(NamedTuple):
                 case "generator":
                     text = "torch.Generator"
                 case "state":
-                    text = "an object that the function also reaches by itself"
+                    text = "what the function also reaches by itself"
                 case "module":
                     text = type(argument.content()).__name__  # type: ignore[operator]
                 case "host":

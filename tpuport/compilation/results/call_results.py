@@ -251,14 +251,12 @@ def _describe(
         and object_graph.is_for_jax(values.graph())
     ):  # fmt: skip
         return [], None
-    values.add_changed(changed)
-    last = len(values.leaves)
     values.add_assigned(changes)
+    first = len(values.leaves)
+    values.add_changed(changed)
     graph = values.graph()
     leaves = values.forms(graph)
-    _refuse_returned_views(
-        graph.leaves[values.returned : last], graph.names[values.returned : last]
-    )
+    _refuse_returned_views(graph.leaves[first:], graph.names[first:])
     results = {
         id(value): leaf.array
         for value, leaf in zip(graph.leaves, leaves, strict=True)
@@ -269,8 +267,8 @@ def _describe(
     for slot, index in in_state.items():
         if index not in replaced.values():
             # Tensors of the state are numbered after those of the arguments.
-            first = len(rebuilt.tensor_leaves)
-            replaced[slot + first if isinstance(slot, int) else slot] = index
+            count = len(rebuilt.tensor_leaves)
+            replaced[slot + count if isinstance(slot, int) else slot] = index
     weights = weights_replaced(trace, changes.replaced, results)
     order = dict.fromkeys((*replaced.values(), *range(len(values.arrays))))
     numbers = {former: number for number, former in enumerate(order)}
@@ -286,6 +284,8 @@ def _describe(
         tuple((slot, numbers[index]) for slot, index in replaced.items()),
         tuple(changes.assignments),
         changes.host,
+        values.kept,
+        values.leaves_kept(graph.structure),
     )
     return [values.arrays[number] for number in order], layout
 

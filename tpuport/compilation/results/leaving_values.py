@@ -2,6 +2,8 @@
 taken apart together: what they share is one object after the call, too.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -26,8 +28,8 @@ _NUMPYS = (np.ndarray, np.generic)
 
 
 class LeavingValues(object_graph.Flattener):
-    """Traced. Takes apart the output of a function, then the objects of its arguments
-    that it has changed, then what it has assigned to its state.
+    """Traced. Takes apart the output of a function, then what it has assigned to its
+    state, then the objects of its arguments that it has changed.
 
     Args:
         rebuilt: the arguments.
@@ -35,6 +37,8 @@ class LeavingValues(object_graph.Flattener):
 
     Attributes:
         returned: how many leaves the output has.
+        kept: numbers of objects of the arguments that the state has got, by the numbers
+            that they have there.
         arrays: of the program's results, in the order in which `forms` has met them.
     """
 
@@ -56,12 +60,16 @@ class LeavingValues(object_graph.Flattener):
         self._originals = {
             id(leaf.array if isinstance(leaf, HostArray) else leaf): number
             for number, leaf in enumerate(rebuilt.leaves)
-            if id(leaf) not in rebuilt.replaced and not object_graph.is_plain(leaf)
+            if id(leaf) not in rebuilt.replaced | rebuilt.given
+            and not object_graph.is_plain(leaf)
         }
         # What is assigned to the state: now, and by the number of the leaf.
         self._path: str | None = None
         self._paths: dict[int, str] = {}
+        # By the numbers of leaves here, those of the arguments.
+        self._originals_met: dict[Any, int] = {}
         self.returned = 0
+        self.kept: dict[int, int] = {}
         self.arrays: list[Any] = []
 
     def add_output(self, output: Any) -> None:
@@ -69,26 +77,18 @@ class LeavingValues(object_graph.Flattener):
         self.add_root("the result", output)
         self.returned = len(self.leaves)
 
-    def add_changed(self, numbers: list[int]) -> None:
-        """Visit objects of the arguments."""
-        # A tensor that is returned and belongs to an object has two forms: on the
-        # device, and the caller's own.
-        self.forget_leaves(self._rebuilt.leaves)
-        for number in numbers:
-            self.add_known("an argument", number, self._known[number])
-
     def add_assigned(self, changes: StateChanges) -> None:
         """Visit what the function has assigned to its state."""
-        # The state gets objects of its own, with tensors on the device in place of the
-        # caller's on the host. What the function has made on the host stays there,
-        # where the output has it on the device.
-        self.forget_leaves(self._rebuilt.leaves)
+        # What the function has made on the host stays there, where the output has it on
+        # the device.
         on_host = (*_NUMPYS, HostArray, torch.Tensor)
         self.forget_leaves(
             leaf.source if isinstance(leaf, HostArray) else leaf
             for leaf in self.leaves
             if isinstance(leaf, on_host) and not compat.is_ported(leaf)
         )
+        # If objects of the arguments have tensors on the host, the state gets copies of
+        # them with others on the device.
         self.forget_known()
         for location, names, _ in changes.assignments:
             self._path = self._trace.state.path(location.node)
@@ -96,6 +96,16 @@ class LeavingValues(object_graph.Flattener):
                 self._refuse_key(name, self._path)
         for self._path, value in changes.values:
             self.add_root(self._path, value)
+        self._path = None
+        self.kept = self.recall_known()
+
+    def add_changed(self, numbers: Sequence[int]) -> None:
+        """Visit objects of the arguments."""
+        # A tensor that is also returned has two forms: on the device, and the caller's
+        # own.
+        self.forget_leaves(self._rebuilt.leaves)
+        for number in numbers:
+            self.add_known("an argument", number, self._known[number])
 
     def _visit(self, value: Any, name: str) -> Reference:
         if self._path is not None and isinstance(value, _NUMPYS):
@@ -141,15 +151,21 @@ class LeavingValues(object_graph.Flattener):
         leaves = enumerate(zip(graph.leaves, graph.names, strict=True))
         return [self._form(number, leaf, name) for number, (leaf, name) in leaves]
 
+    def leaves_kept(self, structure: object_graph.Structure) -> tuple[int, ...]:
+        """The numbers of the arguments' leaves that are in `kept` objects."""
+        nodes = (node.references for n, node in structure.nodes if n in self.kept)
+        met = object_graph.references_in(itertools.chain.from_iterable(nodes))
+        return tuple({self._originals_met[n] for n in met if n in self._originals_met})
+
     def _form(self, number: int, leaf: Any, name: str) -> Leaf:
         path = self._paths.get(number)
         source = leaf.source if isinstance(leaf, HostArray) else leaf
         original = self._originals.get(id(source))
-        is_tensor = isinstance(leaf, torch.Tensor)
-        if original is not None and not (is_tensor and path is not None):
-            on_device = number < self.returned
+        if original is not None:
+            self._originals_met[number] = original
+            on_device = number < self.returned or path is not None
             return lambda live: live.original(original, on_device=on_device)
-        if is_tensor and path is not None:
+        if isinstance(leaf, torch.Tensor) and path is not None:
             return self._form_in_state(leaf, name, path)
         if path is None and object_graph.is_array(leaf):
             return self._result(leaf)

@@ -57,14 +57,20 @@ class LiveCall:
         model, name = slot
         return self.weights[model][name]
 
+    def is_on_host(self, number: int) -> bool:
+        """Whether a leaf of the arguments is a tensor on the host, or an array."""
+        original = self.originals[number]
+        is_value = isinstance(original, object_graph.HostArray)
+        is_tensor = object_graph.is_array(original) and not is_value
+        return is_tensor and not compat.is_ported(original)
+
     def original(self, number: int, *, on_device: bool) -> Any:
         """A leaf of the arguments, a tensor on the device if asked for."""
         original = self.originals[number]
         if isinstance(original, object_graph.HostArray):
             # The caller's own NumPy array, not the copy that the program took.
             return original.source
-        is_on_host = object_graph.is_array(original) and not compat.is_ported(original)
-        if on_device and is_on_host:
+        if on_device and self.is_on_host(number):
             return compat.as_torch(compat.to_jax(torch.as_tensor(original)))
         return original
 
@@ -123,6 +129,8 @@ class ResultLayout:
         assignments: to the state, of the roots of `structure` behind the first.
         host: the new values of tensors of the host in the state that were written to,
             by number.
+        kept: numbers of objects of the arguments that the state has got, by their
+            numbers there; `kept_leaves` are the leaves of the arguments in them.
     """
 
     structure: object_graph.Structure
@@ -131,6 +139,8 @@ class ResultLayout:
     replaced: tuple[tuple[Slot, int], ...]
     assignments: tuple[Assignment, ...]
     host: tuple[tuple[int, HostInput], ...]
+    kept: Mapping[int, int]
+    kept_leaves: tuple[int, ...]
 
     @property
     def changes_state(self) -> bool:
@@ -146,7 +156,14 @@ class ResultLayout:
         live.state.host_tensors.write(self.host)
         # All of them before the first is assigned: weights may change places.
         leaves = [leaf(live) for leaf in self.leaves]
-        (output, *values), _ = object_graph.unflatten(self.structure, leaves, objects)
+        structure = self.structure
+        # On the host the next calls would be compiled for the values of each.
+        if not any(map(live.is_on_host, self.kept_leaves)):
+            kept = {new: objects[old] for new, old in self.kept.items()}
+            objects = {**objects, **kept}
+            nodes = (node for node in structure.nodes if node[0] not in self.kept)
+            structure = structure._replace(nodes=tuple(nodes))
+        (output, *values), _ = object_graph.unflatten(structure, leaves, objects)
         for assignment in self.assignments:
             count = len(assignment.names)
             assignment.apply(live.state, values[:count])

@@ -14,6 +14,7 @@ from tpuport.objects.object_graph.flattening import (
     is_for_jax,
     is_own_object,
     is_plain,
+    references_in,
     unflatten,
 )
 from tpuport.objects.object_graph.object_states import (
@@ -26,5 +27,6 @@ from tpuport.objects.object_graph.parts import Parts
 
 __all__ = [
     "Flattener", "Graph", "HostArray", "Parts", "Reference", "State", "Structure", "can_be_made", "count_places",
-    "is_array", "is_changed", "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state", "unflatten",
+    "is_array", "is_changed", "is_for_jax", "is_own_object", "is_plain", "matching_contents", "read_state",
+    "references_in", "unflatten",
 ]  # fmt: skip

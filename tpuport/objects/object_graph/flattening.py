@@ -168,13 +168,22 @@ class Flattener:
         self._made = {
             number: (value, reference)
             for number, (value, reference) in self._made.items()
-            if forgotten.isdisjoint(_references_in([reference]))
+            if forgotten.isdisjoint(references_in([reference]))
         }
 
     def forget_known(self) -> None:
         """Let known objects be new ones when they are met again."""
         for value in self._known.values():
-            self._numbers.pop(id(value), None)
+            del self._numbers[id(value)]
+
+    def recall_known(self) -> dict[int, int]:
+        """Let known objects have their numbers again; by the number of each new one,
+        that of the known.
+        """
+        pairs = {number: id(value) for number, value in self._known.items()}
+        new = {self._numbers.get(each): number for number, each in pairs.items()}
+        self._numbers |= {each: number for number, each in pairs.items()}
+        return {new: old for new, old in new.items() if new not in (None, old)}
 
     def graph(self) -> Graph:
         """All that has been visited."""
@@ -508,12 +517,12 @@ def _count_objects(structure: Structure) -> Counter[Any]:
     references = [*structure.roots, *itertools.chain.from_iterable(nodes)]
     return Counter(
         reference
-        for reference in _references_in(references)
+        for reference in references_in(references)
         if isinstance(reference, tuple)
     )
 
 
-def _references_in(references: Iterable[Reference]) -> Iterator[Reference]:
+def references_in(references: Iterable[Reference]) -> Iterator[Reference]:
     """The references to leaves and objects among these, and in their parts."""
     pending = list(references)
     while pending:

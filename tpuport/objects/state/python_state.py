@@ -23,7 +23,7 @@ import itertools
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -35,6 +35,15 @@ from tpuport.objects.state.reachable import ReachableModules, is_library
 from tpuport.objects.state.state_walk import StateWalk
 from tpuport.objects.state.watched_values import Change, WatchedValues
 from tpuport.objects.traced_numbers import Path
+
+
+class Shared(NamedTuple):
+    """What a call gives and its function also reaches by itself: the number of an
+    object, or of a tensor, of the state.
+    """
+
+    kind: Literal["object", "tensor"]
+    number: int
 
 
 class PythonState(StateWalk):
@@ -176,20 +185,24 @@ class PythonState(StateWalk):
         """What leads to an object: "layers.0.attention"."""
         return self._paths[number]
 
-    def nodes_among(self, values: Iterable[Any]) -> dict[int, int]:
-        """By id, the numbers of those values that are objects of the state."""
-        numbers = {
-            id(value): self.node_numbers[id(value)]
-            for value in values
-            if id(value) in self.node_numbers
-        }
-        # A call that gives an argument does not use the default of its parameter, whose
-        # path has no name.
-        return {
-            value: number
-            for value, number in numbers.items()
-            if not self._paths[number].startswith("[")
-        }
+    def shared_with(self, values: Iterable[Any]) -> dict[int, Shared]:
+        """By id, those of these values that are objects or tensors of the state."""
+        shared: dict[int, Shared] = {}
+        for value in values:
+            node = self.node_numbers.get(id(value))
+            tensor = self._tensor_numbers.get(id(value))
+            if tensor is not None:
+                shared[id(value)] = Shared("tensor", tensor)
+            # A call that gives an argument does not use the default of its parameter,
+            # whose path has no name.
+            elif node is not None and not self._paths[node].startswith("["):
+                shared[id(value)] = Shared("object", node)
+        return shared
+
+    def value_of(self, shared: Shared) -> Any:
+        """The object or the tensor."""
+        values = self.nodes if shared.kind == "object" else self.tensors
+        return values[shared.number]
 
     def plain_numbers(self) -> dict[Path, int]:
         """The numbers that may vary, by path."""
