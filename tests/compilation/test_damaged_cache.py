@@ -177,7 +177,7 @@ def test_files_of_programs_exchanged(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("directory", [None, "/cache"])
 def test_a_program_of_another_name_is_explained(error, is_explained, directory, monkeypatch) -> None:
-    def fail(x):
+    def fail(*arrays):
         # A new one: an error keeps the frames that it has passed.
         raise type(error)(*error.args)
 

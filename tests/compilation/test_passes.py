@@ -3,78 +3,37 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from jax.extend.core import jaxpr_as_fun
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tpuport
-from tpuport import compat
 from tpuport.compilation import layers
 from tpuport.compilation.programs import passes
-from tpuport.compilation.programs.capture import Captured, capture
+from tpuport.compilation.programs.capture import capture
 from tpuport.compilation.programs.passes import Draft, Overwritable
 from tpuport.compilation.programs.program_inputs import ProgramInputs
 
 
-def draft_of(function: Callable[[list[Any]], Any], arrays: Sequence[Any], **options: Any) -> Draft:
+def draft_of(function: Callable[..., Any], arrays: Sequence[Any], **options: Any) -> Draft:
     captured = capture(function, arrays, "f", checks_indices=False)
     inputs = ProgramInputs.of([], arrays, [])
     return Draft(captured, Overwritable(inputs, arrays, first_of_state=len(arrays), **options))
 
 
-def run(captured: Captured, arrays: Sequence[Any], keys: Sequence[Any] = ()) -> list[np.ndarray]:
-    return [np.asarray(result) for result in jaxpr_as_fun(captured.program)(*arrays, *keys)]
-
-
-def draw(x: jax.Array) -> Any:
-    with compat.environment():
-        return compat.as_jax(torch.rand_like(compat.wrap(x))) + x
-
-
 def test_the_order_is_what_the_page_says() -> None:
     assert [each.__name__ for each in passes.PASSES] == [
-        "loop_equal_blocks", "drop_unused_inputs", "donate_overwritten",
+        "loop_equal_blocks", "donate_overwritten",
     ]  # fmt: skip
     for each in passes.PASSES:
         assert f"`{each.__name__}`" in (passes.__doc__ or "")
 
 
-def test_unused_keys_and_dead_code_go() -> None:
-    def function(arrays: list[Any]) -> Any:
-        x, _ = arrays
-        draw(x)
-        return jnp.sin(x) * 2
-
-    arrays = [jnp.arange(3.0), jnp.ones(2)]
-    draft = draft_of(function, arrays)
-    assert draft.captured.key_inputs == (0,)
-    dropped = passes.drop_unused_inputs(draft)
-    assert dropped.captured.key_inputs == ()
-    # The generator moves on as in torch, though the number is for nothing.
-    assert dropped.captured.draws == ((None, 1),)
-    assert len(dropped.captured.program.in_avals) == 2
-    [expected] = run(draft.captured, arrays, [np.zeros((64, 2), np.uint32)])
-    [actual] = run(dropped.captured, arrays)
-    np.testing.assert_array_equal(actual, expected)
-
-
-def test_used_keys_stay() -> None:
-    draft = draft_of(lambda arrays: draw(arrays[0]), [jnp.zeros(3)])
-    dropped = passes.drop_unused_inputs(draft)
-    assert dropped.captured.key_inputs == (0,)
-    keys = [np.arange(128, dtype=np.uint32).reshape(64, 2)]
-    np.testing.assert_array_equal(
-        run(dropped.captured, [jnp.zeros(3)], keys)[0], run(draft.captured, [jnp.zeros(3)], keys)[0]
-    )
-
-
 def test_a_tensor_that_the_user_gives_is_donated_to_a_result_of_its_form() -> None:
     arrays = [jnp.zeros((2, 3)), jnp.zeros(4)]
-    draft = draft_of(lambda arrays: (arrays[0] + 1, arrays[1].sum()), arrays, given=(0, 1))
+    draft = draft_of(lambda x, y: (x + 1, y.sum()), arrays, given=(0, 1))
     donated = passes.donate_overwritten(draft)
     assert donated.donated == (0,)  # no result has the form of the other
     known = passes.donate_overwritten(draft._replace(overwritable=None, donated=(1,)))

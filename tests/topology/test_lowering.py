@@ -213,3 +213,21 @@ def test_of_a_unet_the_queries_are_shared_out(tmp_path: Path) -> None:
     unet = Facts(heads=10, sequences=(1024, 4096))  # as SDXL's
     assert suitable_splits(4, unet) == (Split(1, 1, 4), Split(1, 4, 1), Split(1, 2, 2))
     assert split_reasons(4, unet)[Split(1, 1, 4)] == "tp=4 does not divide 10 heads"
+
+
+class Drawing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.linear(x)[:, None]
+        attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return attended[:, 0] + torch.rand_like(x)
+
+
+def test_keys_of_draws_are_arguments_and_attention_is_counted_once() -> None:
+    lowered = lower_for(Drawing, {"x": torch.empty(1, 6, 4, device="meta")}, topology="v6e", tp=1, dp=4)
+    assert [aval.shape for aval in lowered.jaxpr.in_avals][-1] == (1, 2)
+    [(_, times)] = lowered.attention
+    assert times == 1

@@ -7,7 +7,7 @@ by the program, which tells the host of what is outside, also from inside of loo
 branches. After the call `watched` raises torch's error.
 
 jax's checkify would make an error a result of the program. Its checks have numbers of
-their own, so that no two blocks of a model would be alike (`layers.scan_blocks`), and
+their own, so that no two blocks of a model would be alike (`layers.loop_blocks`), and
 its rule for shard_map fails inside of loops.
 """
 

@@ -194,22 +194,6 @@ def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(body, closed.consts)
 
 
-def without_unused_inputs(
-    closed: ClosedJaxpr, first: int
-) -> tuple[tuple[int, ...], ClosedJaxpr]:
-    """As `without_dead_code`, without the inputs from a number on that are not used;
-    which of these are left, from 0.
-    """
-    count = len(closed.jaxpr.invars)
-    body, is_used = partial_eval.dce_jaxpr(
-        closed.jaxpr,
-        used_outputs=[True] * len(closed.jaxpr.outvars),
-        instantiate=[number < first for number in range(count)],
-    )
-    left = tuple(number for number, used in enumerate(is_used[first:]) if used)
-    return left, ClosedJaxpr(body, closed.consts)
-
-
 def keep_used_arguments(closed: ClosedJaxpr) -> tuple[tuple[int, ...], ClosedJaxpr]:
     """The numbers of the arguments that a result or an effect of the program depends
     on, and the program of these alone.

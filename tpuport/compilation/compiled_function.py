@@ -45,11 +45,12 @@ from tpuport.compilation.prepared_call import (
     StaticPart,
 )
 from tpuport.compilation.programs.capture import capture
-from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
+from tpuport.compilation.programs.flat_program import FlatProgram
 from tpuport.compilation.programs.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.programs.passes import Draft, Overwritable, run_passes
 from tpuport.compilation.programs.program_inputs import ProgramInputs
 from tpuport.compilation.programs.program_settings import current_surroundings
+from tpuport.compilation.programs.traced_once import Retraced
 from tpuport.compilation.results.call_results import (
     OutputAndWrites,
     collect_results,
@@ -296,7 +297,7 @@ class CompiledFunction:
         """
         inputs, static = ProgramInputs.of(*arguments[:-1]), arguments.static
 
-        def run(arrays: list[Any]) -> Any:
+        def run(*arrays: Any) -> Any:
             return self._run(*inputs.unflatten(arrays), static)
 
         arrays = inputs.flatten(*arguments[:-1])

@@ -17,11 +17,12 @@ from tpuport.compilation.prepared_call import (
 )
 from tpuport.compilation.programs import overwritten_arrays
 from tpuport.compilation.programs.compilation_count import CompilationCount
-from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
+from tpuport.compilation.programs.flat_program import FlatProgram
 from tpuport.compilation.programs.passes import Draft
 from tpuport.compilation.programs.persistent_cache import use_persistent_cache
 from tpuport.compilation.programs.program_inputs import ProgramInputs
 from tpuport.compilation.programs.program_table import ProgramTable
+from tpuport.compilation.programs.traced_once import Retraced
 from tpuport.compilation.results.call_results import OutputAndWrites
 
 

@@ -206,7 +206,7 @@ def _use_model_weights(
     with contextlib.ExitStack() as stack:
         # transformers looks up the attention that the config names.
         stack.enter_context(attention.use_in_model(model))
-        # Blocks leave marks in the trace, by which `layers.scan_blocks` finds them;
+        # Blocks leave marks in the trace, by which `layers.loop_blocks` finds them;
         # first, so that what other hooks do before a block is marked too: without it,
         # the first block would differ from those that follow another.
         stack.enter_context(layers.mark_blocks(model, arrays))

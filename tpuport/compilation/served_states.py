@@ -23,8 +23,8 @@ from tpuport.compat.jaxprs import keep_used_arguments
 from tpuport.compilation.arguments.call_arguments import shapes_key
 from tpuport.compilation.function_programs import CallProgram
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
-from tpuport.compilation.programs.flat_program import Retraced
 from tpuport.compilation.programs.program_settings import current_surroundings
+from tpuport.compilation.programs.traced_once import Retraced
 from tpuport.compilation.programs.value_numbers import ValueNumbers
 from tpuport.compilation.results.call_results import OutputAndWrites
 
@@ -271,7 +271,7 @@ class _Comparison:
         programs = (self._run.program, self._program)
         if any(program.flat.draws for program in programs):
             return False
-        counts = [len(program.in_avals) for program in (self._first, self._second)]
+        counts = [program.flat.count for program in programs]
         if counts != [len(self._run.inputs), len(set(self._slots))]:
             return False
         of_run, of_state = (

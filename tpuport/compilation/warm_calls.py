@@ -33,8 +33,8 @@ from tpuport.compilation import layers
 from tpuport.compilation.function_programs import CallProgram
 from tpuport.compilation.model_weights import narrow_weights
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
-from tpuport.compilation.programs.flat_program import Retraced
 from tpuport.compilation.programs.program_settings import current_surroundings
+from tpuport.compilation.programs.traced_once import Retraced
 from tpuport.compilation.results.call_results import OutputAndWrites
 from tpuport.internals.torchax_internals import ARRAY
 from tpuport.objects.state.python_state import PythonState

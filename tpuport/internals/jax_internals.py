@@ -1,5 +1,5 @@
 """Private names of jax: the equations behind tracers, and the state of
-`jax.distributed`.
+`jax.distributed`; and which traces it keeps.
 
 What asks whether a trace is under way is public: `jax.extend.core`.
 """
@@ -154,4 +154,27 @@ DIFFERENTIATION: Final = Mechanism(
     without="torch.no_grad() inside of a loss, and backward functions of its own, could not be told from other code",
     probe=_sees_differentiation,
     fix="use a version of jax that tpuport was tried with, or compute gradients on the host",
+)
+
+
+def _keeps_traces() -> bool:
+    runs = []
+
+    def function(x: jax.Array) -> jax.Array:
+        runs.append(x.shape)
+        return x
+
+    form = jax.ShapeDtypeStruct((2,), "float32")
+    jax.jit(function).trace(form)
+    jax.jit(function, donate_argnums=0, keep_unused=True).trace(form)
+    jax.jit(function, compiler_options={"an_option": True}).trace(form)
+    return len(runs) == 1
+
+
+KEPT_TRACES: Final = Mechanism(
+    "one trace of a program",
+    "jax",
+    rests_on="jax.jit, which keeps the trace of a function for other options too",
+    without="programs are traced a second time from their equations, so that first calls take longer",
+    probe=_keeps_traces,
 )

@@ -37,6 +37,8 @@ from tpuport.compilation.decisions.host_inputs import (
     find_candidates,
     find_needed,
 )
+from tpuport.compilation.programs.capture import capture
+from tpuport.compilation.programs.passes import Draft, run_passes
 from tpuport.errors import PortError
 from tpuport.hardware import assume_generation, described, generation_of, parse_slice
 from tpuport.hardware.mesh import create_mesh
@@ -274,15 +276,14 @@ def lower_for(
 
         def trace(on_host: Sequence[str], *, decides: bool = False) -> _Traced:
             step = _step_of(owner, inputs, weights, mesh, tuple(on_host), decides)
-            return _trace(step, owner, mesh, task, scan_layers)
+            with abstract_steps.on_mesh(owner, mesh):
+                return _trace(step, owner, task, scan_layers)
 
         traced = _trace_with_values(trace, inputs, is_library_model(owner))
         with _whole_stacks():
             stage = traced.program.lower(lowering_platforms=("tpu",))
-    # A step without loops is a plain function.
-    loops = getattr(traced.step.function, "scanned", ())
     lower_unrolled = None
-    if loops and scan_layers is None:
+    if traced.draft.scanned and scan_layers is None:
         lower_unrolled = functools.partial(
             lower_for, owner, inputs, topology=topology, mesh=mesh, rules=rules, dtype=dtype, allow=allow,
             quantize=quantize, scan_layers=False, unit=unit, attention=attention,
@@ -298,7 +299,7 @@ def lower_for(
         topology=parse_slice(topology).name, generation=generation_of(chips), mesh=mesh, model=owner, task=task,
         inputs=inputs if isinstance(inputs, Mapping) else vars(inputs), step=traced.step, weights=weights,
         jaxpr=without_dead_code(traced.program.jaxpr), stage=stage, attention=traced.attention,
-        scanned=tuple(Scanned(loop.name, loop.count) for loop in loops), unit=unit or traced.step.units,
+        scanned=tuple(Scanned(loop.name, loop.count) for loop in traced.draft.scanned), unit=unit or traced.step.units,
         seconds=time.perf_counter() - started, sequences=tuple(sorted(sequences)), lower_unrolled=lower_unrolled,
         lower_with=lower_with,
     )  # fmt: skip
@@ -394,11 +395,12 @@ def _step_of(
 
 
 class _Traced(NamedTuple):
-    """The jax.stages.Traced, the step that was traced, and its distinct attention calls
-    with their counts.
+    """The jax.stages.Traced, what it was made of, the step, and its distinct attention
+    calls with their counts.
     """
 
     program: Any
+    draft: Draft
     step: abstract_steps.Step
     attention: tuple[tuple[Call, int], ...]
 
@@ -406,7 +408,6 @@ class _Traced(NamedTuple):
 def _trace(
     step: abstract_steps.Step,
     model: torch.nn.Module,
-    mesh: Mesh,
     task: str,
     scan_layers: bool | None,
 ) -> _Traced:
@@ -414,35 +415,42 @@ def _trace(
     it is None and that wins.
     """
     if scan_layers is False:
-        return _trace_step(step, model, mesh)
+        return _trace_step(step, model)
     weights, *others = step.arguments
     stacks = layers.find_stacks(model, weights)
     # The programs of `generate` have no loops over blocks, so those of its tasks have
     # none unless requested.
     may_win = task == "forward" and layers.decide_scan(stacks, task)
-    if not scan_layers and not may_win:
-        return _trace_step(step, model, mesh)
-    function: Any = layers.scan_blocks(step.function)
-    looped = step._replace(
-        function=function, arguments=(layers.stack_weights(weights, stacks), *others)
-    )
-    traced = _trace_step(looped, model, mesh)
-    if scan_layers or function.is_mostly_scanned:
-        return traced
-    return _trace_step(step, model, mesh)
+    if scan_layers or may_win:
+        stacked = layers.stack_weights(weights, stacks)
+        traced = _trace_step(step._replace(arguments=(stacked, *others)), model)
+        if scan_layers or traced.draft.is_mostly_looped:
+            return traced
+    return _trace_step(step, model)
 
 
-def _trace_step(
-    step: abstract_steps.Step, model: torch.nn.Module, mesh: Mesh
-) -> _Traced:
-    earlier_calls = call_counts()
-    with abstract_steps.on_mesh(model, mesh), module_scopes(model):
-        # Weights that this step does not use take memory all the same.
-        program = jax.jit(step.function, donate_argnums=step.donated, keep_unused=True)
-        traced = program.trace(*step.arguments)
+def _trace_step(step: abstract_steps.Step, model: torch.nn.Module) -> _Traced:
+    earlier_calls: Mapping[Call, int] = {}
+
+    @functools.wraps(step.function)
+    def run(*arguments: Any) -> Any:
+        nonlocal earlier_calls
+        # Code that draws random numbers runs twice.
+        earlier_calls = call_counts()
+        return step.function(*arguments)
+
+    with module_scopes(model), layers.record_calls() as blocks:
+        captured = capture(
+            run, step.arguments, run.__name__, checks_indices=False, has_keys=False
+        )
+    draft = run_passes(Draft(captured, blocks=blocks))
+    captured = draft.captured
+    # Weights that this step does not use take memory all the same.
+    jitted = jax.jit(captured.function, donate_argnums=step.donated, keep_unused=True)
+    traced = jitted.trace(*step.arguments, *captured.key_avals)
     # The difference of counters keeps what is positive.
     new_calls = collections.Counter(call_counts()) - collections.Counter(earlier_calls)
-    return _Traced(traced, step, tuple(new_calls.items()))
+    return _Traced(traced, draft, step, tuple(new_calls.items()))
 
 
 @contextlib.contextmanager
@@ -454,9 +462,8 @@ def _force_attention(implementation: str | None) -> Iterator[None]:
         yield
         return
     owner = object()
-    attention_settings.add_settings(
-        owner, attention_settings.Settings(implementation=implementation)
-    )
+    settings = attention_settings.Settings(implementation=implementation)
+    attention_settings.add_settings(owner, settings)
     try:
         yield
     finally:
@@ -488,9 +495,6 @@ def _record_sequences(model: torch.nn.Module) -> Iterator[set[int]]:
     recorder = _SequenceRecorder()
     with contextlib.ExitStack() as stack:
         for block in transformer_blocks(model):
-            stack.callback(
-                block.register_forward_pre_hook(
-                    recorder.record, with_kwargs=True
-                ).remove
-            )
+            hook = block.register_forward_pre_hook(recorder.record, with_kwargs=True)
+            stack.callback(hook.remove)
         yield recorder.lengths

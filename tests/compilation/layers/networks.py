@@ -1,6 +1,7 @@
 """Small networks of blocks, of all the kinds that a loop has to keep right."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ import torch
 import tpuport
 from tpuport import compat
 from tpuport.compilation import collect_weights, layers, use_weights
+from tpuport.compilation.programs.capture import capture
+from tpuport.compilation.programs.passes import Draft, run_passes
 
 WIDTH = 4
 
@@ -94,8 +97,17 @@ class Network(torch.nn.Module):
         return x if twin is None else x + twin
 
 
-def both(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Any, Any, layers.ScannedFunction]:
-    """(what the ported model gives, what it gives scanned, the scanned function)."""
+def looped(function: Callable, *arguments: Any) -> tuple[Any, Draft]:
+    """(what a function gives with its blocks in loops, its program)."""
+    with layers.record_calls() as blocks:
+        captured = capture(function, arguments, "f", checks_indices=False, has_keys=False)
+    draft = run_passes(Draft(captured, blocks=blocks))
+    results = jax.jit(draft.captured.function)(*arguments)
+    return jax.tree.unflatten(jax.tree.structure(captured.results), results), draft
+
+
+def both(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Any, Any, Draft]:
+    """(what the ported model gives, what it gives with its blocks in loops, the program of that)."""
     if getattr(model, "tpuport_mesh", None) is None:
         tpuport.port(model)
     weights = collect_weights(model)
@@ -105,9 +117,8 @@ def both(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Any, Any, layer
             return compat.as_jax(model(*compat.as_torch(inputs)))
 
     arrays = [compat.to_jax(x) for x in inputs]
-    scanned = layers.scan_blocks(run)
     stacked = layers.stack_weights(weights, layers.find_stacks(model, weights))
-    return jax.jit(run)(weights, arrays), jax.jit(scanned)(stacked, arrays), scanned
+    return jax.jit(run)(weights, arrays), *looped(run, stacked, arrays)
 
 
 def assert_equal(one: Any, other: Any) -> None:

@@ -1,7 +1,5 @@
 """When a loop is the default."""
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from tpuport.compilation import layers
@@ -25,9 +23,3 @@ def test_loops_are_the_default_where_they_win(counts, task, scan, reason) -> Non
     decision = layers.decide_scan(tuple(map(stack, counts)), task)
     assert bool(decision) is scan
     assert reason in decision.reason
-
-
-def test_a_function_without_blocks_has_not_succeeded() -> None:
-    function = layers.scan_blocks(lambda x: x + 1)
-    assert jax.jit(function)(jnp.ones(())) == 2
-    assert not function.is_mostly_scanned

@@ -28,10 +28,10 @@ X = torch.linspace(-1, 1, 3 * WIDTH).reshape(3, WIDTH)
 
 def scanned_counts(plan) -> tuple[list[int], tuple]:
     torch.manual_seed(1)
-    plain, looped, function = both(Network(plan).eval(), X)
+    plain, looped, draft = both(Network(plan).eval(), X)
     assert_equal(plain, looped)
-    assert all(blocks.name == "blocks" for blocks in function.scanned)
-    return [blocks.count for blocks in function.scanned], function.declined
+    assert all(blocks.name == "blocks" for blocks in draft.scanned)
+    return [blocks.count for blocks in draft.scanned], draft.declined
 
 
 @pytest.mark.parametrize(
@@ -120,21 +120,21 @@ class Powers(torch.nn.Module):
 
 
 def test_blocks_that_differ_are_declined_with_the_line() -> None:
-    plain, looped, function = both(Powers().eval(), X)
+    plain, looped, draft = both(Powers().eval(), X)
     assert_equal(plain, looped)
-    assert function.scanned == ()
-    [declined] = function.declined
+    assert draft.scanned == ()
+    [declined] = draft.declined
     assert (declined.name, declined.count) == ("blocks", 3)
     assert "integer_pow with y=2 in one, 3 in the other" in declined.reason
     assert "test_scanning.py, line" in declined.reason
 
 
 def test_connections_past_a_block_are_declined() -> None:
-    plain, looped, function = both(Unet().eval(), X)
+    plain, looped, draft = both(Unet().eval(), X)
     assert_equal(plain, looped)
-    assert [blocks.count for blocks in function.scanned] in ([], [2], [3])
-    assert sum(blocks.count for blocks in function.declined) >= 1
-    assert function.declined[0].reason
+    assert [blocks.count for blocks in draft.scanned] in ([], [2], [3])
+    assert sum(blocks.count for blocks in draft.declined) >= 1
+    assert draft.declined[0].reason
 
 
 class Alternating(torch.nn.Module):
@@ -157,11 +157,11 @@ class Alternating(torch.nn.Module):
 
 def test_lists_in_turns_and_classes_in_turns() -> None:
     model = Alternating().eval()
-    plain, looped, function = both(model, X)
+    plain, looped, draft = both(model, X)
     assert_equal(plain, looped)
-    assert layers.ScannedBlocks("mixed", 6) in function.scanned
+    assert layers.ScannedBlocks("mixed", 6) in draft.scanned
     assert (
-        layers.ScannedBlocks("one", 3) in function.scanned
+        layers.ScannedBlocks("one", 3) in draft.scanned
     )  # what stands between goes with the later of two blocks
     names = {stack.name("weight") for stack in layers.find_stacks(model, networks.collect_weights(model))}
     assert names == {"one.*.weight", "two.*.weight", "mixed.[0,2,4].weight", "mixed.[1,3,5].weight"}
@@ -180,13 +180,14 @@ def test_blocks_inside_of_loops_and_branches_are_found() -> None:
         _, x = jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, once(weights, s[1])), (0, x))
         return jax.lax.cond(x.sum() > 1e6, lambda x: x, lambda x: jax.jit(once)(weights, x), x)
 
-    function = layers.scan_blocks(loop)
     x = jnp.asarray(X.numpy())
     stacked = layers.stack_weights(weights, layers.find_stacks(model, weights))
-    assert_equal(jax.jit(loop)(weights, x), jax.jit(function)(stacked, x))
-    assert function.scanned == (layers.ScannedBlocks("blocks", 3),) * 2
-    assert str(jax.make_jaxpr(function)(stacked, x)).count("length=3") == 2
-    assert "tpuport_block" not in jax.jit(function).lower(stacked, x).as_text(debug_info=True)
+    results, draft = networks.looped(loop, stacked, x)
+    assert_equal(jax.jit(loop)(weights, x), results)
+    assert draft.scanned == (layers.ScannedBlocks("blocks", 3),) * 2
+    assert str(draft.captured.program).count("length=3") == 2
+    lowered = jax.jit(draft.captured.function).lower(stacked, x)
+    assert "tpuport_block" not in lowered.as_text(debug_info=True)
 
 
 def test_side_effects_stay_in_their_order() -> None:
@@ -214,10 +215,10 @@ def test_side_effects_stay_in_their_order() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.blocks(x)
 
-    plain, looped, function = both(Whole(), X)
+    plain, looped, draft = both(Whole(), X)
     jax.effects_barrier()
     assert_equal(plain, looped)
-    assert "side effects" in function.declined[0].reason
+    assert "side effects" in draft.declined[0].reason
     assert seen[:3] == pytest.approx(seen[3:])
 
 
@@ -230,7 +231,8 @@ def test_without_stacked_weights_nothing_is_scanned() -> None:
         with networks.use_weights([model], [weights]):
             return networks.compat.as_jax(model(networks.compat.as_torch(x)))
 
-    function = layers.scan_blocks(once)
     x = jnp.asarray(X.numpy())
-    assert_equal(once(weights, x), function(weights, x))
-    assert (function.scanned, function.declined) == ((), ())
+    results, draft = networks.looped(once, weights, x)
+    assert_equal(once(weights, x), results)
+    assert not draft.is_mostly_looped
+    assert (draft.scanned, draft.declined) == ((), ())

@@ -11,9 +11,7 @@ from tpuport.compilation.layers.scan_policy import ScanDecision, decide_scan
 from tpuport.compilation.layers.scanning import (
     DeclinedBlocks,
     ScannedBlocks,
-    ScannedFunction,
     loop_blocks,
-    scan_blocks,
 )
 from tpuport.compilation.layers.stacks import (
     Stack,
@@ -34,7 +32,6 @@ __all__ = [
     "DeclinedBlocks",
     "ScanDecision",
     "ScannedBlocks",
-    "ScannedFunction",
     "Stack",
     "StackedWeight",
     "block_weight_names",
@@ -43,7 +40,6 @@ __all__ = [
     "loop_blocks",
     "mark_blocks",
     "record_calls",
-    "scan_blocks",
     "split_stacked",
     "stack_layers",
     "stack_weights",

@@ -1,7 +1,6 @@
-"""A function traced once more with its identical blocks in one loop."""
+"""A traced program with its identical blocks in one loop."""
 
 import dataclasses
-import functools
 import graphlib
 import heapq
 import itertools
@@ -22,7 +21,6 @@ from tpuport.compilation.layers.block_calls import (
     block_call,
     group_calls,
     has_block_calls,
-    record_calls,
     remove_mark,
     variables,
 )
@@ -56,87 +54,28 @@ class DeclinedBlocks:
     reason: str
 
 
-class ScannedFunction:
-    """What `scan_blocks` returns.
+def loop_blocks(
+    closed: ClosedJaxpr, record: CallRecord
+) -> tuple[ClosedJaxpr, tuple[ScannedBlocks, ...], tuple[DeclinedBlocks, ...]]:
+    """A program with calls of equal blocks in loops: equal results, compiled sooner.
 
-    Attributes:
-        scanned, declined: results of the last trace; empty before the first.
-    """
-
-    def __init__(self, function: Callable) -> None:
-        functools.update_wrapper(
-            self, function, ("__name__", "__qualname__", "__doc__")
-        )
-        self._function = function
-        self.scanned: tuple[ScannedBlocks, ...] = ()
-        self.declined: tuple[DeclinedBlocks, ...] = ()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Traced. What the function returns."""
-        # Traced once to see what the blocks do; the rewritten program is evaluated into
-        # the trace outside.
-        with record_calls() as record:
-            closed, output_form = jax.make_jaxpr(self._function, return_shape=True)(
-                *args, **kwargs
-            )
-        rewriter = _Rewriter(record)
-        results = rewriter.evaluate(closed, jax.tree.leaves((args, kwargs)))
-        self.scanned, self.declined = tuple(rewriter.scanned), tuple(rewriter.declined)
-        rewriter.log_declined()
-        return jax.tree.unflatten(jax.tree.structure(output_form), results)
-
-    @property
-    def is_mostly_scanned(self) -> bool:
-        """Whether more calls of blocks with stacked weights are in loops than are not,
-        after a trace.
-
-        If they are not, blocks take slices of stacked weights for nothing, and single
-        weights serve them better.
-        """
-        scanned = sum(blocks.count for blocks in self.scanned)
-        return scanned > sum(blocks.count for blocks in self.declined)
-
-
-class Looped(NamedTuple):
-    """A program with blocks in loops.
-
-    Attributes:
-        program: the program.
-        scanned, declined: blocks that run in loops, and that do not.
-    """
-
-    program: ClosedJaxpr
-    scanned: tuple[ScannedBlocks, ...]
-    declined: tuple[DeclinedBlocks, ...]
-
-
-def loop_blocks(closed: ClosedJaxpr, record: CallRecord) -> Looped:
-    """A program with its calls of equal blocks in loops.
+    Blocks are found by stacked weights, so the program calls models inside of
+    `compilation.use_weights` with weights as `stack_weights` returns them. Calls of
+    blocks whose equations are equal, except for the rows of stacked arrays that they
+    take, become a `jax.lax.scan`. Other calls stay, and `declined` says why. Calls
+    inside of `jax.jit`, loops and branches are found too.
 
     Args:
+        closed: the program. What runs in a loop cannot be differentiated.
         record: of the trace that made the program.
+
+    Returns:
+        The program, and the blocks that run in loops, and that do not.
     """
     rewriter = _Rewriter(record)
     program = rewriter.rewrite(closed)
     rewriter.log_declined()
-    return Looped(program, tuple(rewriter.scanned), tuple(rewriter.declined))
-
-
-def scan_blocks(function: Callable) -> ScannedFunction:
-    """The function with identical blocks of its models in one loop: equal results, from
-    a program compiled sooner.
-
-    Blocks are found by stacked weights, so the function calls models inside of
-    `compilation.use_weights` with weights as `stack_weights` returns them. It is traced
-    unchanged; calls of blocks whose equations are equal, except for the rows of stacked
-    arrays that they take, become a `jax.lax.scan`. Other calls stay, and `declined`
-    says why. Calls inside of `jax.jit`, loops and branches are found too.
-
-    Args:
-        function: takes arrays (any pytrees of them) and is traced; without keyword-only
-            static arguments. Its scanned results cannot be differentiated.
-    """
-    return ScannedFunction(function)
+    return program, tuple(rewriter.scanned), tuple(rewriter.declined)
 
 
 class _Rewriter:
@@ -204,7 +143,7 @@ class _Rewriter:
 
     def rewrite(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """A program with its calls of blocks in loops."""
-        if not has_block_calls(closed):
+        if not self._record.paths or not has_block_calls(closed):
             return closed
         forms = [
             jax.ShapeDtypeStruct(

@@ -9,12 +9,13 @@ import jax
 
 from tpuport.compat import index_checks, randomness
 from tpuport.compilation.programs.capture import capture
-from tpuport.compilation.programs.flat_program import FlatProgram, Retraced
+from tpuport.compilation.programs.flat_program import FlatProgram
 from tpuport.compilation.programs.interrupted_caches import cleared_if_spoiled
 from tpuport.compilation.programs.passes import Draft, run_passes
 from tpuport.compilation.programs.persistent_cache import use_persistent_cache
 from tpuport.compilation.programs.program_settings import current_surroundings
 from tpuport.compilation.programs.program_table import ProgramTable
+from tpuport.compilation.programs.traced_once import Retraced
 
 logger = logging.getLogger("tpuport")
 
@@ -113,12 +114,14 @@ class Program:
 
     @cleared_if_spoiled()
     def _capture(self, args: tuple, static: dict[str, Hashable]) -> _Compiled:
-        arrays, structure = jax.tree.flatten(args)
+        arrays, structure = jax.tree.flatten(args[1:])
 
-        def run(arrays: list[Any]) -> Any:
-            return self._function(*structure.unflatten(arrays), **static)
+        def run(weights: Any, *arrays: Any) -> Any:
+            return self._function(weights, *structure.unflatten(arrays), **static)
 
-        captured = capture(run, arrays, self.name, checks_indices=self.checks_indices)
+        captured = capture(
+            run, (args[0], *arrays), self.name, checks_indices=self.checks_indices
+        )
         self.compilations += 1
         logger.debug("compiling %s, time %d", self.name, self.compilations)
         flat = FlatProgram(

@@ -4,14 +4,11 @@ Its arguments have no structure that jax would take apart and compare in each ca
 a model of 80 layers that takes 2 milliseconds.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
-from jax.extend.core import jaxpr_as_fun
 
 from tpuport.compat import index_checks, randomness
 from tpuport.compilation.programs.capture import Captured
@@ -24,13 +21,8 @@ from tpuport.compilation.programs.persistent_cache import (
     explain_cache,
 )
 from tpuport.compilation.programs.program_settings import options_of
+from tpuport.compilation.programs.traced_once import Retraced
 from tpuport.hardware import process_watch
-
-
-class Retraced(Exception):
-    """jax has no program for these arrays: their shapes or dtypes are others, or a
-    setting of jax is. The code has to be captured again.
-    """
 
 
 class FlatProgram:
@@ -67,20 +59,22 @@ class FlatProgram:
         self.donated = tuple(donated)
         self._checks_indices = checks_indices
         self._updates_cache = updates_cache
-        avals = captured.program.in_avals
-        self.count = len(avals) - len(captured.key_inputs)
-        self._key_avals = avals[self.count :]
+        self._no_keys = [
+            np.zeros(aval.shape, aval.dtype) for aval in captured.key_avals
+        ]
+        self.count = len(captured.program.in_avals) - len(self._no_keys)
+        self._function = captured.function
         # jax gives donated arrays to results of their form in order.
         self._order: tuple[int, ...] | None = None
+        places: Sequence[int] = self.donated
         if self.donated != tuple(sorted(self.donated)):
             kept = sorted(set(range(self.count)).difference(self.donated))
             self._order = (*kept, *self.donated)
-        # In the order of the keys: most programs draw nothing.
-        draws = captured.draws
-        self.draws = tuple(draw for draw in draws if draw[1])
-        self._key_places = [
-            self.draws.index(draws[number]) for number in captured.key_inputs
-        ]
+            self._function = captured.reordered(self._order).function
+            places = range(len(kept), self.count)
+        self._donated_places = () if checks_indices else tuple(places)
+        # Most programs draw nothing.
+        self.draws = tuple(draw for draw in captured.draws if draw[1])
         self._jitted_by_options: dict[tuple[tuple[str, str], ...], Any] = {}
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
@@ -99,7 +93,7 @@ class FlatProgram:
         try:
             if self.draws or self._checks_indices:
                 return self._run_with_keys(arrays)
-            return self._jitted(arrays)(*self._arguments(arrays))
+            return self._jitted(arrays)(*self._arguments(arrays, self._no_keys))
         except CACHE_ERRORS as error:
             explain_cache(error, self.name)
             raise
@@ -138,59 +132,34 @@ class FlatProgram:
         Raises:
             Retraced: as for a call.
         """
-        keys = [np.zeros(aval.shape, aval.dtype) for aval in self._key_avals]
-        return self._jitted(arrays).trace(*self._arguments(arrays, keys))
+        return self._jitted(arrays).trace(*self._arguments(arrays, self._no_keys))
 
     def _jitted(self, arrays: Sequence[Any]) -> Any:
         """The jitted program with the compiler's options for these arrays."""
         options = options_of(arrays, updates_cache=self._updates_cache)
         key = tuple(options.items())
         if key not in self._jitted_by_options:
-            self._jitted_by_options[key] = self._jit(options)
+            self._jitted_by_options[key] = jax.jit(
+                self._function,
+                donate_argnums=self._donated_places,
+                compiler_options=options,
+            )
         return self._jitted_by_options[key]
 
-    def _jit(self, options: dict[str, str]) -> Any:
-        evaluate = jaxpr_as_fun(self.captured.program)
-        order = self._order or range(self.count)
-        places = {number: place for place, number in enumerate(order)}
-        is_traced = False
-
-        def run_program(*arrays: Any) -> list[Any]:
-            nonlocal is_traced
-            # Without tracers jax looks for the operation that made a NaN, or runs
-            # everything operation by operation.
-            leaves = jax.tree.leaves(arrays)
-            is_trace = any(isinstance(array, Tracer) for array in leaves)
-            if is_traced and is_trace:
-                raise Retraced
-            is_traced = is_traced or is_trace
-            if self._order is not None:
-                given = [arrays[places[number]] for number in range(self.count)]
-                arrays = (*given, *arrays[self.count :])
-            return evaluate(*jax.tree.leaves(arrays))
-
-        # What profilers, and the files of the persistent cache, call the program.
-        run_program.__name__ = re.sub(r"\W+", "_", self.name)
-        return jax.jit(
-            run_program,
-            donate_argnums=()
-            if self._checks_indices
-            else tuple(places[number] for number in self.donated),
-            compiler_options=options,
-        )
-
-    def _arguments(
-        self, arrays: Sequence[Any], keys: Sequence[Any] = ()
-    ) -> Sequence[Any]:
-        if self._order is None:
-            return [*arrays, *keys] if keys else arrays
-        return [*(arrays[number] for number in self._order), *keys]
+    def _arguments(self, arrays: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
+        if self._order is not None:
+            arrays = [arrays[number] for number in self._order]
+        return [*arrays, *keys]
 
     def _padded(self, keys: randomness.ProgramKeys) -> list[Any]:
-        """The keys that are inputs, with as many rows as when the code was run."""
+        """The keys of all sources, with as many rows as when the code was run."""
+        arrays = keys.by_source()
         padded = []
-        for number, aval in zip(self._key_places, self._key_avals, strict=True):
-            whole = np.zeros(aval.shape, aval.dtype)
-            whole[: len(keys.arrays[number])] = keys.arrays[number]
-            padded.append(whole)
+        for (source, count), no_keys in zip(
+            self.captured.draws, self._no_keys, strict=True
+        ):
+            rows = no_keys.copy()
+            if count:
+                rows[:count] = arrays[source]
+            padded.append(rows)
         return padded

@@ -3,7 +3,6 @@
 | pass | what it does |
 | --- | --- |
 | `loop_equal_blocks` | calls of blocks whose weights are stacked become one loop |
-| `drop_unused_inputs` | what no result depends on goes, the keys of unused draws too |
 | `donate_overwritten` | results get the memory of the inputs that they replace |
 
 A pass takes a `Draft` and returns one; a pass that is not sure leaves it as it is. To
@@ -15,7 +14,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from tpuport.compat.jaxprs import without_unused_inputs
 from tpuport.compilation import layers
 from tpuport.compilation.programs import overwritten_arrays
 from tpuport.compilation.programs.capture import Captured
@@ -61,6 +59,16 @@ class Draft(NamedTuple):
     scanned: tuple[layers.ScannedBlocks, ...] = ()
     declined: tuple[layers.DeclinedBlocks, ...] = ()
 
+    @property
+    def is_mostly_looped(self) -> bool:
+        """Whether more blocks with stacked weights run in loops than do not.
+
+        If they are not, blocks take slices of stacked weights for nothing, and single
+        weights serve them better.
+        """
+        count = sum(blocks.count for blocks in self.scanned)
+        return count > sum(blocks.count for blocks in self.declined)
+
 
 def loop_equal_blocks(draft: Draft) -> Draft:
     """Let blocks with equal equations, whose weights are rows of stacked arrays, run in
@@ -68,23 +76,10 @@ def loop_equal_blocks(draft: Draft) -> Draft:
     """
     if draft.blocks is None:
         return draft
-    looped = layers.loop_blocks(draft.captured.program, draft.blocks)
-    captured = draft.captured._replace(program=looped.program)
-    return draft._replace(
-        captured=captured, scanned=looped.scanned, declined=looped.declined
-    )
-
-
-def drop_unused_inputs(draft: Draft) -> Draft:
-    """Take out equations that no result depends on, and keys that no draw needs. Arrays
-    of the call stay inputs, used or not: jax drops those.
-    """
     captured = draft.captured
-    count = len(captured.program.in_avals) - len(captured.key_inputs)
-    used, program = without_unused_inputs(captured.program, first=count)
-    key_inputs = tuple(captured.key_inputs[number] for number in used)
+    program, scanned, declined = layers.loop_blocks(captured.program, draft.blocks)
     return draft._replace(
-        captured=captured._replace(program=program, key_inputs=key_inputs)
+        captured=captured.changed(program), scanned=scanned, declined=declined
     )
 
 
@@ -116,7 +111,6 @@ def donate_overwritten(draft: Draft) -> Draft:
 
 PASSES: Final[tuple[Callable[[Draft], Draft], ...]] = (
     loop_equal_blocks,
-    drop_unused_inputs,
     donate_overwritten,
 )
 

@@ -45,7 +45,8 @@ class ValueNumbers:
         """The numbers of a program's results, and of its effects in order.
 
         Args:
-            inputs: the number of each argument.
+            inputs: the number of each argument, but for the last ones if nothing reads
+                them.
         """
         constants = list(map(self._constant, program.consts))
         return self._run(program.jaxpr, constants, list(inputs))
@@ -65,7 +66,7 @@ class ValueNumbers:
         self, jaxpr: Jaxpr, constants: list[int], inputs: list[int]
     ) -> tuple[list[int], list[int]]:
         values = dict(zip(jaxpr.constvars, constants, strict=True))
-        values |= dict(zip(jaxpr.invars, inputs, strict=True))
+        values |= dict(zip(jaxpr.invars, inputs, strict=False))
         effects: list[int] = []
 
         def number_of(atom: Any) -> int:
