@@ -182,9 +182,12 @@ def divide_arguments(
     arguments: list[Argument] = []
     numbers: Numbers = {}
     for name, leaf in zip(graph.names, graph.leaves, strict=True):
-        is_value = is_array(leaf) and (is_static(name) or is_inside(name, donated))
-        if id(leaf) in shared and not is_value:
-            arguments.append(Argument(name, "state", shared[id(leaf)]))
+        in_state = shared.get(id(leaf))
+        # A tensor that is static, or donated, is what the caller says that it is.
+        if in_state is not None and not (
+            in_state.kind == "tensor" and (is_static(name) or is_inside(name, donated))
+        ):
+            arguments.append(Argument(name, "state", in_state))
         elif is_array(leaf) and not is_static(name):
             arrays.append(usable_array(leaf, name))
             arguments.append(Argument(name, "tensor", _integer_dtype(leaf)))

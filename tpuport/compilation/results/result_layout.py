@@ -158,7 +158,7 @@ class ResultLayout:
         leaves = [leaf(live) for leaf in self.leaves]
         structure = self.structure
         # On the host the next calls would be compiled for the values of each.
-        if not any(map(live.is_on_host, self.kept_leaves)):
+        if self.kept and not any(map(live.is_on_host, self.kept_leaves)):
             kept = {new: objects[old] for new, old in self.kept.items()}
             objects = {**objects, **kept}
             nodes = (node for node in structure.nodes if node[0] not in self.kept)
