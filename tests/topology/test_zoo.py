@@ -179,7 +179,7 @@ PARTS = (
     (r"\w+Attention\.forward", "attention"),
     (r"\w+(MLP|SparseMoeBlock)\.forward", "feed-forward"),
     (r"\w+(Model|WordEmbedding)\.forward", "embedding"),
-    (r"choose\..*", "choice"),
+    (r"choose(_tokens)?\..*", "choice"),
 )
 
 
