@@ -1,5 +1,6 @@
 """Objects of any class that cross a compiled call."""
 
+from tpuport.objects.object_graph.building import unflatten
 from tpuport.objects.object_graph.classes import (
     HostArray,
     can_be_made,
@@ -15,7 +16,6 @@ from tpuport.objects.object_graph.flattening import (
     is_own_object,
     is_plain,
     references_in,
-    unflatten,
 )
 from tpuport.objects.object_graph.object_states import (
     State,
