@@ -34,7 +34,7 @@ class Pair:
     """A model in torch and its port."""
 
     def __init__(self, update: Callable[[Any, torch.Tensor], Any]) -> None:
-        self.reference = Keeping(update)
+        self.reference = Keeping(update).eval()
         mesh = tpuport.create_mesh(devices=jax.devices()[:1])
         self.ported = tpuport.port(copy.deepcopy(self.reference), mesh=mesh)
         self.compiled = tpuport.compile(self.ported, static="sizes")

@@ -230,7 +230,7 @@ def test_draws_on_the_host_belong_to_the_program() -> None:
 
 
 def test_programs_that_draw_nothing_have_no_argument_for_it() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)).eval()
     function = tpuport.compile(tpuport.port(model))
     before = torch.get_rng_state()
     function(X)

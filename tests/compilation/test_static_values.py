@@ -55,7 +55,7 @@ SIZES: dict[str, Any] = {
 
 
 def test_settings_change_with_the_config_the_mode_and_the_port() -> None:
-    model = tpuport.port(LlamaForCausalLM(LlamaConfig(**SIZES)))
+    model = tpuport.port(LlamaForCausalLM(LlamaConfig(**SIZES)).eval())
     seen = [settings_key(model)]
     assert settings_key(model) == seen[0]
     hash(seen[0])

@@ -171,7 +171,7 @@ def test_what_differs_only_by_an_unread_counter_is_compiled_once() -> None:
             return super().forward(input)
 
     torch.manual_seed(0)
-    model = tpuport.port(Model(3, 3))
+    model = tpuport.port(Model(3, 3).eval())
     step = tpuport.compile(model)
     for number in range(5):
         step(X)

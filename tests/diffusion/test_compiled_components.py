@@ -103,7 +103,7 @@ class Caching(torch.nn.Module):
 
 
 def test_a_list_that_a_forward_writes_into_is_the_callers_own() -> None:
-    module, forward = ported(Caching())
+    module, forward = ported(Caching().eval())
     cache: list[Any] = [None]
     own_cache: list[Any] = [None]
     with allow_mixed():

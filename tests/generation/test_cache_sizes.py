@@ -89,7 +89,7 @@ def test_the_formula_gives_what_is_allocated(
     family: str, kv_cache: str | None, configs: dict, prompts: tuple
 ) -> None:
     config = (configs | OTHERS)[family]
-    model = tpuport.port(AutoModelForCausalLM.from_config(config))
+    model = tpuport.port(AutoModelForCausalLM.from_config(config).eval())
     ids, mask = (tensor.numpy() for tensor in prompts)
     nbytes = _prompt_cache_bytes(model, ids, mask, 64, kv_cache)
     assert nbytes == tpuport.kv_cache_bytes(config, len(ids), 64, torch.float32, kv_cache=kv_cache) > 0

@@ -204,7 +204,7 @@ def ported(model, inputs, **axes):
     function = tpuport.compile(copy)
     program, arrays = function.program_of(**inputs)
     compiled = program.lower(arrays).compile()  # once, for the text and for the result
-    return np.asarray(compiled(*arrays)[0]), compiled.as_text()
+    return np.asarray(compiled(*program.inputs(arrays))[0]), compiled.as_text()
 
 
 def collectives(text):

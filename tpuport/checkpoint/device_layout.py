@@ -164,10 +164,14 @@ def find_owner(model: torch.nn.Module, name: str) -> tuple[Any, str]:
 def put_parameter(
     model: torch.nn.Module, names: Iterable[str], tensor: torch.Tensor
 ) -> None:
-    """Make `tensor` the parameter that the model has under each of `names`."""
-    parameter = torch.nn.Parameter(tensor, requires_grad=False)
-    for name in names:
-        module, leaf = find_owner(model, name)
+    """Make `tensor` the parameter that the model has under each of `names`; it requires
+    a gradient if the former one does.
+    """
+    owners = [find_owner(model, name) for name in names]
+    former = owners[0][0]._parameters[owners[0][1]]
+    requires_grad = former.requires_grad and tensor.dtype.is_floating_point
+    parameter = torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    for module, leaf in owners:
         # Not setattr: torch refuses a parameter of another class there.
         module._parameters[leaf] = parameter
 

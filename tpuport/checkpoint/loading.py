@@ -153,7 +153,7 @@ def load(
     if generation_config is not None:
         model.generation_config = generation_config
     record_port(model, mesh)
-    return model.eval().requires_grad_(False)
+    return model.eval()
 
 
 def _read_metadata(

@@ -183,15 +183,14 @@ def plan_port(
     move_quantized = quantized_moves.plan_moves(model, schemes, shapes, shardings)
 
     def move() -> None:
-        model.eval().requires_grad_(False)
         with compat.environment():
             move_quantized()
             for names in parameter_groups(model):
                 first = names[0]
-                array = scatter(
-                    model.get_parameter(first), dtypes[first], shardings[first]
-                )
-                put_parameter(model, names, compat.wrap(array, dtypes[first]))
+                parameter = model.get_parameter(first)
+                array = scatter(parameter, dtypes[first], shardings[first])
+                tensor = compat.wrap(array, dtypes[first])
+                put_parameter(model, names, tensor)
             move_buffers(model, mesh, dtypes)
             _move_computed_weights(model, mesh)
         record_port(model, mesh)

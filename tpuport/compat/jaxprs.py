@@ -194,6 +194,37 @@ def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(body, closed.consts)
 
 
+def constants_as_inputs(closed: ClosedJaxpr) -> tuple[list[Any], ClosedJaxpr]:
+    """The constants of a program, and the program that takes them first."""
+    body = closed.jaxpr
+    inputs = [*body.constvars, *body.invars]
+    return list(closed.consts), ClosedJaxpr(
+        body.replace(constvars=[], invars=inputs), []
+    )
+
+
+def find_dependencies(closed: ClosedJaxpr, first: int) -> list[frozenset[int]]:
+    """For each result of a program, which of its inputs from number `first` on it may
+    depend on; the first of these is 0.
+    """
+    body = closed.jaxpr
+    known: dict[Any, frozenset[int]] = {
+        variable: frozenset([number])
+        for number, variable in enumerate(body.invars[first:])
+    }
+
+    def of(atoms: Sequence[Any]) -> frozenset[int]:
+        variables = (atom for atom in atoms if not isinstance(atom, core.Literal))
+        found: frozenset[int] = frozenset()
+        return found.union(*(known.get(variable, found) for variable in variables))
+
+    for equation in body.eqns:
+        inputs = of(equation.invars)
+        if inputs:
+            known.update(dict.fromkeys(equation.outvars, inputs))
+    return [of([variable]) for variable in body.outvars]
+
+
 def keep_used_arguments(closed: ClosedJaxpr) -> tuple[tuple[int, ...], ClosedJaxpr]:
     """The numbers of the arguments that a result or an effect of the program depends
     on, and the program of these alone.

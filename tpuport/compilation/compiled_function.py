@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import torch
 
 from tpuport import trace_errors
@@ -15,6 +16,7 @@ from tpuport.compat import randomness
 from tpuport.compat.asked_values import AskedValues
 from tpuport.compat.caught_errors import CaughtErrors
 from tpuport.compat.operators.masked_selection import without_selections
+from tpuport.compat.recording import gradients_recorded
 from tpuport.compat.tracing import is_tracing, trace_lock
 from tpuport.compat.user_frames import is_raised_in_model_library
 from tpuport.compilation import layers, rotary, torch_transforms
@@ -51,6 +53,13 @@ from tpuport.compilation.programs.passes import Draft, Overwritable, run_passes
 from tpuport.compilation.programs.program_inputs import ProgramInputs
 from tpuport.compilation.programs.program_settings import current_surroundings
 from tpuport.compilation.programs.traced_once import Retraced
+from tpuport.compilation.recorded_programs import (
+    NotRecorded,
+    divide,
+    recorded_tensors,
+    refuse_gradients,
+    run_backward,
+)
 from tpuport.compilation.results.call_results import (
     OutputAndWrites,
     collect_results,
@@ -135,6 +144,10 @@ class CompiledFunction:
         self._served_states = ServedStates()
         self._warm_calls = WarmCalls()
         self._guards_of_trace: tuple[Guard, ...] = ()
+        self._backward: Any = None
+        # Why the function cannot be traced while autograd records.
+        self._unrecorded: Exception | None = None
+        self._is_recording = False
         name = name or str(getattr(function, "__qualname__", type(function).__name__))
         self._decisions = ValueDecisions(name, self._run)
         self.program = FunctionPrograms(name, check_indices=check_indices)
@@ -161,6 +174,22 @@ class CompiledFunction:
 
     def run_prepared(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What the function returns for a call that is prepared first."""
+        if self._unrecorded is None:
+            self._is_recording = False
+            try:
+                return self._run_prepared(args, kwargs)
+            except Exception as error:
+                if not self._is_recording and not isinstance(error, NotRecorded):
+                    raise
+                self._unrecorded = error
+        # Whoever only computes with the model needs no gradients.
+        with torch.no_grad():
+            output = self._run_prepared(args, kwargs)
+        if torch.is_grad_enabled():
+            refuse_gradients(output, self._unrecorded)
+        return output
+
+    def _run_prepared(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         done = self._call_program(self._run_program, args, kwargs)
         call = done.call
         if not is_prepared_by_patches(self._function):
@@ -168,6 +197,15 @@ class CompiledFunction:
                 args, kwargs, done.program, done.arguments, call, self.scan_layers
             )
         call.retire_caches()
+        output = self._finish(done)
+        recorded = done.arguments.static.recorded
+        if recorded is not None:
+            flat: Any = done.program.flat
+            flat.attach(output, done.results, list(map(call.tensor_at, recorded.slots)))
+        return output
+
+    def _finish(self, done: _Done) -> Any:
+        call = done.call
         if self._preparation.donated:
             call.mark_donated(self._preparation.donated, self.program.name)
         # Not around the program, which jax may trace once more.
@@ -296,13 +334,17 @@ class CompiledFunction:
             NumbersChanged: the call has other numbers among its arguments now.
         """
         inputs, static = ProgramInputs.of(*arguments[:-1]), arguments.static
+        self._is_recording = static.recorded is not None
 
         def run(*arrays: Any) -> Any:
-            return self._run(*inputs.unflatten(arrays), static)
+            results = self._run(*inputs.unflatten(arrays), static)
+            return (results, self._backward[1]) if static.recorded else results
 
         arrays = inputs.flatten(*arguments[:-1])
-        loops = self.scan_layers is not False and any(
-            map(layers.stacked_lists, arguments.weights)
+        loops = (
+            not static.recorded
+            and self.scan_layers is not False
+            and any(map(layers.stacked_lists, arguments.weights))
         )
         with (
             self._numbers.fixed_by_errors(call),
@@ -314,21 +356,30 @@ class CompiledFunction:
                 self.program.name,
                 checks_indices=self.program.checks_indices,
             )
+        backward = None
+        if static.recorded:
+            count = len(jax.tree.leaves(captured.results[0]))
+            captured, backward = divide(captured, self._backward[0], count)
         self._numbers.add_program(call, self._guards_of_trace)
         check_constants(self.program.name, list(captured.program.consts))
         given = static.layout.tensors_named(static.donated)
         overwritable = Overwritable(inputs, arrays, len(call.divided.arrays), given)
         draft = run_passes(
             Draft(
-                captured, None if self.program.checks_indices else overwritable, blocks
+                captured,
+                None
+                if self.program.checks_indices or static.recorded
+                else overwritable,
+                blocks,
             )
         )
         if blocks is not None:
             self.scanned, self.declined = draft.scanned, draft.declined
-        program = self.program.make(draft, arguments, self._changed_caches)
+        program = self.program.make(draft, arguments, self._changed_caches, backward)
         if self._served_states.look(key, program, arguments, call):
             self.program.forget_trace()
         self.program.add(key, program)
+        self._is_recording = False
         return program
 
     def _choose_program(self, call: PreparedCall) -> tuple[ProgramArguments, Hashable]:
@@ -375,9 +426,10 @@ class CompiledFunction:
         part of the program, too.
         """
         decided = self._decisions.inputs.union(decisive)
-        return self._preparation.prepare(
+        call = self._preparation.prepare(
             args, kwargs, decided, stacks_layers=bool(self.scan_layers)
         )
+        return call.recorded()
 
     def _run(
         self,
@@ -406,6 +458,12 @@ class CompiledFunction:
             trace.recorded(in_use),
         ):
             rebuilt = static.layout.join(tensors, donated, state, static.donated)
+            tensors_given = [rebuilt.leaves[leaf] for leaf in rebuilt.tensor_leaves]
+            inputs = recorded_tensors(
+                static.recorded,
+                [weights_in_use.tensors for weights_in_use in in_use],
+                [*tensors_given, *state.tensors],
+            )
             on_host = bool(rebuilt.host_tensors) or answers is not None
             with (
                 values_known(self._function, on_host=on_host),
@@ -415,9 +473,13 @@ class CompiledFunction:
             ):
                 if answers is not None:
                     answers.ask(small_counts(weights))
-                output = without_selections(
-                    self._preparation.run_function(*rebuilt.args, **rebuilt.kwargs)
-                )
+                with gradients_recorded(bool(inputs)):
+                    output = without_selections(
+                        self._preparation.run_function(*rebuilt.args, **rebuilt.kwargs)
+                    )
+                    if inputs:
+                        pytrees.register_used(output)
+                        self._backward = run_backward(output, inputs)
             numbers.close()
             if numbers.fixed:
                 raise NumbersFixed(frozenset(numbers.fixed))

@@ -23,6 +23,7 @@ from tpuport.compilation.programs.persistent_cache import use_persistent_cache
 from tpuport.compilation.programs.program_inputs import ProgramInputs
 from tpuport.compilation.programs.program_table import ProgramTable
 from tpuport.compilation.programs.traced_once import Retraced
+from tpuport.compilation.recorded_programs import Backward, RecordedProgram
 from tpuport.compilation.results.call_results import OutputAndWrites
 
 
@@ -97,6 +98,7 @@ class FunctionPrograms(CompilationCount, ProgramTable[CallProgram]):
         draft: Draft,
         arguments: ProgramArguments,
         changed_caches: tuple[int, ...],
+        backward: Backward | None = None,
     ) -> CallProgram:
         """The program of a function that has been captured for a call.
 
@@ -109,13 +111,32 @@ class FunctionPrograms(CompilationCount, ProgramTable[CallProgram]):
             describe_program(arguments),
             epoch=tuple(port_count(reference()) for reference, _ in models),  # type: ignore[arg-type]
         )
-        flat = FlatProgram(
-            self.name, draft.captured, draft.donated, checks_indices=self.checks_indices
-        )
-        structure, dtypes = _form_of_results(draft.captured.results)
+        results = draft.captured.results
+        inputs = ProgramInputs.of(*arguments[:-1])
+        recorded = arguments.static.recorded
+        if recorded is None or backward is None:
+            flat = FlatProgram(
+                self.name,
+                draft.captured,
+                draft.donated,
+                checks_indices=self.checks_indices,
+            )
+        else:
+            # The others are for the backward pass.
+            results, _ = results
+            places = inputs.places()
+            flat = RecordedProgram(
+                self.name,
+                draft.captured,
+                backward,
+                len(jax.tree.leaves(results)),
+                [places[slot] for slot in recorded.slots],
+                checks_indices=self.checks_indices,
+            )
+        structure, dtypes = _form_of_results(results)
         return CallProgram(
             flat,
-            ProgramInputs.of(*arguments[:-1]),
+            inputs,
             draft.overwrites,
             changed_caches,
             structure,

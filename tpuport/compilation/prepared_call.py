@@ -10,6 +10,7 @@ import jax
 import torch
 
 from tpuport import compat
+from tpuport.compat.tracing import is_tracing
 from tpuport.compilation.arguments.cache_arguments import retire_cache
 from tpuport.compilation.arguments.call_arguments import DividedArguments, shapes_key
 from tpuport.compilation.arguments.call_layout import Layout
@@ -21,6 +22,7 @@ from tpuport.compilation.arguments.descriptions import (
 )
 from tpuport.compilation.arguments.donated_tensors import mark_donated
 from tpuport.compilation.programs import overwritten_arrays
+from tpuport.compilation.recorded_programs import Recorded, check_weights
 from tpuport.compilation.shared_tensors import Slot, WeightSlot
 from tpuport.objects import object_graph
 from tpuport.objects.state.host_input import HostInput
@@ -50,6 +52,7 @@ class StaticPart(NamedTuple):
             among the tensors.
         branch: which of the programs that differ in the outcomes of comparisons of
             these.
+        recorded: the tensors whose gradients autograd records.
     """
 
     layout: Layout
@@ -62,6 +65,7 @@ class StaticPart(NamedTuple):
     decided: tuple[HostInput, ...] | None = None
     numbers: CallNumbers = CallNumbers({})
     branch: int = 0
+    recorded: Recorded | None = None
 
     def split_tensors(self, tensors: list[Any]) -> tuple[list[Any], list[Any], Any]:
         """The tensors among the arguments, those of the state, and the array of the
@@ -119,8 +123,38 @@ class PreparedCall(NamedTuple):
     @property
     def key_of_numbers(self) -> Hashable:
         """Equal for calls that differ in nothing but the values of their numbers."""
-        static = self.arguments.static._replace(decided=None)
+        static = self.arguments.static._replace(decided=None, recorded=None)
         return static, *self.shapes_key
+
+    def recorded(self) -> "PreparedCall":
+        """This call, with the tensors whose gradients are to be recorded.
+
+        Raises:
+            NotRecorded: weights among them are rows of stacked arrays.
+        """
+        if not torch.is_grad_enabled() or is_tracing():
+            return self
+        tensors = [
+            self.divided.graph.leaves[leaf] for leaf in self.divided.tensor_leaves
+        ]
+        shared = {len(tensors) + number for number, _ in self.arguments.static.shared}
+        tensors += self.state.tensors
+        slots: list[Slot] = [
+            number
+            for number, tensor in enumerate(tensors)
+            if getattr(tensor, "requires_grad", False) and number not in shared
+        ]
+        if not slots and not any(map(_is_trained, self.state.modules)):
+            return self
+        for model, module in enumerate(self.state.modules):
+            weights = self.state.named_weights(module)
+            names = [name for name, tensor in weights.items() if tensor.requires_grad]
+            check_weights(names, self.arguments.weights[model])
+            slots += [(model, name) for name in names]
+        if not slots:
+            return self
+        static = self.arguments.static._replace(recorded=Recorded(tuple(slots)))
+        return self._replace(arguments=self.arguments._replace(static=static))
 
     def tensor_at(self, slot: Slot) -> Any:
         """The caller's own tensor, or array, of a tensor of the program."""
@@ -219,6 +253,15 @@ class PreparedCall(NamedTuple):
             if compat.is_ported(tensor):
                 leaf = self.divided.tensor_leaves[number]
                 mark_donated(tensor, self.divided.graph.names[leaf], program)
+
+
+def _is_trained(module: torch.nn.Module) -> bool:
+    """Whether any part of a module that has weights to train is in training mode."""
+    return any(
+        part.training
+        and any(weight.requires_grad for weight in part.parameters(recurse=False))
+        for part in module.modules()
+    )
 
 
 def describe_program(arguments: ProgramArguments) -> dict[str, str] | None:

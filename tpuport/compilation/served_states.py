@@ -125,7 +125,8 @@ class ServedStates:
         """
         run = self._runs.get(_call_key(key, arguments, call))
         served = None
-        if run is not None:
+        # A backward pass reads what its own forward pass has kept.
+        if run is not None and arguments.static.recorded is None:
             served = _Comparison(run, program, arguments, call).served()
         self._served[key] = served
         return served is not None

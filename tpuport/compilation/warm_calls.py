@@ -35,7 +35,6 @@ from tpuport.compilation.model_weights import narrow_weights
 from tpuport.compilation.prepared_call import PreparedCall, ProgramArguments
 from tpuport.compilation.programs.program_settings import current_surroundings
 from tpuport.compilation.programs.traced_once import Retraced
-from tpuport.compilation.results.call_results import OutputAndWrites
 from tpuport.internals.torchax_internals import ARRAY
 from tpuport.objects.state.python_state import PythonState
 
@@ -92,7 +91,7 @@ def find_forms(args: tuple, kwargs: dict[str, Any]) -> Forms | None:
     there is anything else among them.
     """
     device_class = compat.device_class()
-    key: list[Hashable] = [len(args), *kwargs]
+    key: list[Hashable] = [torch.is_grad_enabled(), len(args), *kwargs]
     tensors: list[torch.Tensor] = []
     are_on_device = True
     for value in (*args, *kwargs.values()):
@@ -118,7 +117,7 @@ def find_forms(args: tuple, kwargs: dict[str, Any]) -> Forms | None:
             are_on_device = False
         else:
             return None
-        key.append((*form, value.dtype))
+        key.append((*form, value.dtype, value.requires_grad))
         tensors.append(value)
     if len(set(map(id, tensors))) < len(tensors):
         return None
@@ -133,6 +132,7 @@ class WarmCall:
         state: of the function.
         sources: for each input of the program where its tensor is, or the number of a
             tensor among the arguments.
+        recorded: the tensors whose gradients autograd records, as such sources.
         scan_layers: as of `CompiledFunction`.
     """
 
@@ -141,9 +141,11 @@ class WarmCall:
         program: CallProgram,
         state: PythonState,
         sources: Sequence[_Place | int],
+        recorded: Sequence[_Place | int],
         scan_layers: bool | None,
     ) -> None:
         self._program = program
+        self._recorded = tuple(recorded)
         self._state = weakref.ref(state)
         self._version = state.version
         self._names = _weight_names(state)
@@ -153,6 +155,8 @@ class WarmCall:
         places = [part for part in sources if not isinstance(part, int)]
         first = next((n for n, part in enumerate(sources) if isinstance(part, int)), 0)
         self._before, self._after = places[:first], places[first:]
+        # Nothing else tells when a weight is frozen, or is no longer.
+        self._requiring = _requiring(places) if torch.is_grad_enabled() else None
         # Whether a run that turns out to be one too many has changed nothing.
         self._is_pure = program.flat.is_pure and jax.process_count() == 1
         # Quantized weights are of several arrays.
@@ -167,6 +171,8 @@ class WarmCall:
         results, state = None, self._state()
         with trace_lock:
             if state is None or _settings(state, scan_layers) != self._settings:
+                return None
+            if self._requiring is not None and self._has_other_requirements():
                 return None
             # To copy a tensor of the host takes longer than to compare the state.
             is_early = self._is_pure and forms.are_on_device
@@ -190,7 +196,24 @@ class WarmCall:
         except (Retraced, FloatingPointError):
             # The prepared call captures the code anew, or says which line makes a NaN.
             return None
-        return (self._program.result(results),)
+        output = self._program.result(results)
+        if self._recorded:
+            flat: Any = self._program.flat
+            flat.attach(output, results, self._recorded_tensors(forms))
+        return (output,)
+
+    def _has_other_requirements(self) -> bool:
+        """Whether other weights require a gradient than before, or some are gone."""
+        try:
+            return _requiring([*self._before, *self._after]) != self._requiring
+        except LookupError:
+            return True
+
+    def _recorded_tensors(self, forms: Forms) -> list[torch.Tensor]:
+        return [
+            forms.tensors[source] if isinstance(source, int) else source[0][source[1]]
+            for source in self._recorded
+        ]
 
     def _gather(self, forms: Forms) -> list[Any] | None:
         """The inputs of the program; None if one of them is gone, or has become what
@@ -218,6 +241,11 @@ class WarmCall:
                 return False
             self._version = version
         return True
+
+
+def _requiring(places: Sequence[_Place]) -> list[bool]:
+    """Whether each of the tensors requires a gradient."""
+    return [getattr(owner[key], "requires_grad", False) for owner, key in places]
 
 
 def _weight_names(state: PythonState) -> list[tuple[str, ...]] | None:
@@ -287,7 +315,8 @@ class WarmCalls:
         sources = forms and _find_sources(forms, arguments, call)
         if forms is None or sources is None:
             return
-        warm = WarmCall(program, call.state, sources, scan_layers)
+        recorded = _recorded_sources(forms, arguments, call)
+        warm = WarmCall(program, call.state, sources, recorded, scan_layers)
         if len(call.state.kept) >= _MOST_FORMS:
             call.state.kept.clear()
         call.state.kept[forms.key] = self._calls[forms.key] = warm
@@ -302,7 +331,7 @@ def _needs_arrays_alone(
     flat, static = program.flat, arguments.static
     kinds = {argument.kind for argument in static.layout.arguments}
     return not (
-        isinstance(flat.captured.results, OutputAndWrites)
+        program.dtypes is None
         or flat.donated
         or static.donated
         or static.decided is not None
@@ -342,3 +371,21 @@ def _find_sources(
         sources.append(numbers[id(leaves[leaf])])
     tensors = call.state.tensors
     return [*sources, *((tensors, number) for number in range(len(tensors)))]
+
+
+def _recorded_sources(
+    forms: Forms, arguments: ProgramArguments, call: PreparedCall
+) -> list[_Place | int]:
+    """Where the tensors are whose gradients autograd records."""
+    recorded = arguments.static.recorded
+    numbers = {id(tensor): number for number, tensor in enumerate(forms.tensors)}
+    sources: list[_Place | int] = []
+    for slot in () if recorded is None else recorded.slots:
+        if isinstance(slot, int):
+            number = numbers.get(id(call.tensor_at(slot)))
+            of_state = slot - len(call.divided.tensor_leaves)
+            sources.append((call.state.tensors, of_state) if number is None else number)
+        else:
+            model, name = slot
+            sources.append(call.state.weight_places(call.state.modules[model])[name])
+    return sources

@@ -267,13 +267,30 @@ def _groups_tensors() -> bool:
     with outside_of_modes():
         tensors = [torch.zeros(1), torch.zeros(2, dtype=torch.float64)]
         groups = group_tensors([tensors], True)
-    return [group[1] for group in groups.values()] in ([[0], [1]], [[1], [0]])
+    return torch.Tensor in types_of_lists()[0] and [
+        group[1] for group in groups.values()
+    ] in ([[0], [1]], [[1], [0]])
+
+
+def types_of_lists() -> list[list[type]]:
+    """The classes of tensors that optimizers, and the clipping of gradients, work on by
+    lists.
+    """
+    # `torch.optim` removes the module's name.
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    from torch.utils import _foreach_utils
+
+    return [
+        optimizer._foreach_supported_types,
+        _foreach_utils._foreach_supported_types,
+    ]
 
 
 OPTIMIZERS_OVER_LISTS: Final = Mechanism(
     "optimizers over lists of tensors",
     "torch",
-    rests_on="torch._C._group_tensors_by_device_and_dtype",
+    rests_on="torch._C._group_tensors_by_device_and_dtype, _foreach_supported_types of torch.optim.optimizer and of "
+    "torch.utils._foreach_utils",
     without="an optimizer with foreach=True fails on the device; the default works on single tensors",
     probe=_groups_tensors,
 )

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport import compat
+from tpuport.compat.recording import as_one_node
 
 
 class Chunk(NamedTuple):
@@ -48,6 +49,7 @@ class Prepared(NamedTuple):
     scores: jax.Array
 
 
+@as_one_node
 def chunk_delta_rule(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -10,6 +10,7 @@ import jax
 import torch
 
 from tpuport import compat
+from tpuport.compat.recording import as_one_node
 
 
 def gating_forward(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -32,7 +33,14 @@ def experts_forward(
     """Traced. Inputs [S, in], each group of rows by its expert's weight [X, out, in]:
     [S, out].
     """
-    rows, weights, sizes = compat.as_jax((inputs, self.weight, expert_size))
+    return _products(inputs, self.weight, expert_size)
+
+
+@as_one_node
+def _products(
+    inputs: torch.Tensor, weight: torch.Tensor, expert_size: torch.Tensor
+) -> torch.Tensor:
+    rows, weights, sizes = compat.as_jax((inputs, weight, expert_size))
     return compat.wrap(
         jax.lax.ragged_dot(rows, weights.swapaxes(1, 2), sizes.astype("int32"))
     )

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from tpuport import compat
+from tpuport.compat.recording import as_one_node
 from tpuport.errors import PortError
 from tpuport.patches.switch import with_original
 
@@ -90,25 +91,31 @@ def attend(
             fix="leave it out, or run the model in torch, after tpuport.to_cpu(model)",
         )
 
-    def project(layer: nn.Module) -> jax.Array:
-        return compat.as_jax(
-            layer(hidden_states).unflatten(-1, (self.num_heads, self.head_dim))
-        )
+    def project(layer: nn.Module) -> torch.Tensor:
+        return layer(hidden_states).unflatten(-1, (self.num_heads, self.head_dim))
 
-    scale = 1 / math.sqrt(self.head_dim)
-    query_BSHD, key_BSHD, value_BSHD = (
-        project(self.query) * scale,
-        project(self.key),
-        project(self.value),
-    )
-    global_query_BSHD = project(self.query_global) * scale
-    global_key_BSHD, global_value_BSHD = (
-        project(self.key_global),
-        project(self.value_global),
-    )
-    columns_BS = compat.as_jax(attention_mask.numbers)
+    near = project(self.query), project(self.key), project(self.value)
+    wide = project(self.query_global), project(self.key_global), project(self.value_global)  # fmt: skip
+    numbers, reach = attention_mask.numbers, self.one_sided_attn_window_size
+    return (_attend(near, wide, numbers, reach),)
+
+
+@as_one_node
+def _attend(
+    near: tuple[torch.Tensor, ...],
+    wide: tuple[torch.Tensor, ...],
+    numbers: torch.Tensor,
+    reach: int,
+) -> torch.Tensor:
+    """Traced. [B, S, E] of queries, keys and values [B, S, H, D] of local and of global
+    attention.
+    """
+    query_BSHD, key_BSHD, value_BSHD = compat.as_jax(near)
+    global_query_BSHD, global_key_BSHD, global_value_BSHD = compat.as_jax(wide)
+    scale = 1 / math.sqrt(query_BSHD.shape[-1])
+    query_BSHD, global_query_BSHD = query_BSHD * scale, global_query_BSHD * scale
+    columns_BS = compat.as_jax(numbers)
     rows, tokens = columns_BS.shape
-    reach = self.one_sided_attn_window_size
     column_S = jnp.arange(tokens)
 
     def attend_block(first: jax.Array) -> jax.Array:
@@ -141,7 +148,7 @@ def attend(
 
     # The encoder pads its tokens to whole windows.
     blocks = jax.lax.map(attend_block, jnp.arange(0, tokens, 2 * reach))
-    return (compat.wrap(jnp.moveaxis(blocks, 0, 1).reshape(rows, tokens, -1)),)
+    return compat.wrap(jnp.moveaxis(blocks, 0, 1).reshape(rows, tokens, -1))
 
 
 def _weighted_sum(

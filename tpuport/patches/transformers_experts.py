@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from tpuport import compat
 from tpuport.compat.operators.quantized import QuantizedArray, dequantize
+from tpuport.compat.recording import as_one_node
 
 NAME = "tpuport"
 
@@ -378,11 +379,25 @@ def transformers_experts(
             first_bias=getattr(module, f"{first}_bias"),
             second_bias=module.down_proj_bias,
         )
-    weights = compat.as_jax(weights)
+    return _compute(
+        hidden_states, top_k_index, top_k_weights, tuple(weights), activation, module.is_transposed
+    )  # fmt: skip
+
+
+@as_one_node
+def _compute(
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+    weights: tuple,
+    activation: Any,
+    is_transposed: bool,
+) -> torch.Tensor:
+    """Traced. Experts on a mesh, over tensors; `weights` are those of `Weights`."""
     hidden, chosen, weight = compat.as_jax((hidden_states, top_k_index, top_k_weights))
     out = experts_on_mesh(
-        hidden, chosen, weight, weights, activation, module.is_transposed, _mesh.get()
-    )
+        hidden, chosen, weight, compat.as_jax(Weights(*weights)), activation, is_transposed, _mesh.get()
+    )  # fmt: skip
     return compat.wrap(out)
 
 
@@ -405,17 +420,16 @@ def longcat_forward(
         gate, up = jnp.split(array, 2, axis=-1)
         return compat.as_jax(experts.act_fn(compat.wrap(gate))) * up
 
-    hidden, chosen, weight = compat.as_jax((hidden_states, top_k_index, top_k_weights))
     routed = experts.num_routed_experts
-    identity = jnp.where(chosen >= routed, weight, 0).sum(1, keepdims=True)
-    output = (hidden * identity).astype(hidden.dtype)
-    if experts.gate_up_proj is not None:
-        first, second = compat.as_jax((experts.gate_up_proj, experts.down_proj))
-        weights = Weights(first[:routed], None, second, None)
-        output += experts_on_mesh(
-            hidden, chosen, weight, weights, activation, False, _mesh.get()
-        )
-    return compat.wrap(output)
+    is_identity = top_k_index >= routed
+    identity = torch.where(is_identity, top_k_weights, 0).sum(1, keepdim=True)
+    output = (hidden_states * identity).to(hidden_states.dtype)
+    if experts.gate_up_proj is None:
+        return output
+    weights = (experts.gate_up_proj[:routed], None, experts.down_proj, None)
+    return output + _compute(
+        hidden_states, top_k_index, top_k_weights, weights, activation, False
+    )
 
 
 def register() -> None:

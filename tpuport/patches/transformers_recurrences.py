@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport import compat
+from tpuport.compat.recording import as_one_node
 
 
 def _tokens_first(array: jax.Array, axis: int) -> jax.Array:
@@ -23,6 +24,7 @@ def _tokens_first(array: jax.Array, axis: int) -> jax.Array:
     return jnp.moveaxis(array, axis, 0)
 
 
+@as_one_node
 def mamba_selective_scan(
     hidden_states: torch.Tensor,
     dt: torch.Tensor,
@@ -78,6 +80,7 @@ def mamba_selective_scan(
     return (output, compat.wrap(last_state)) if return_last_state else output
 
 
+@as_one_node
 def rwkv_linear_attention(
     time_decay: torch.Tensor,
     time_first: torch.Tensor,
@@ -129,6 +132,7 @@ def rwkv_linear_attention(
     return output, state
 
 
+@as_one_node
 def rg_lru_scan(
     self: Any,
     hidden_states: torch.Tensor,

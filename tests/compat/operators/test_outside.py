@@ -338,9 +338,6 @@ def test_the_data_of_a_parameter_is_no_parameter():
         (lambda x: x.pin_memory(), "only a tensor of the host can be pinned"),
         (lambda x: x.apply_(lambda value: value + 1), "cannot work on a tensor that is on the device"),
         (torch.from_dlpack, "cannot work on a tensor that is on the device"),
-        (lambda x: torch.nn.Linear(3, 3).to("jax")(x).sum().backward(), "autograd records nothing"),
-        (lambda x: (x.requires_grad_() * 2).sum().backward(), "autograd records nothing"),
-        (lambda x: torch.autograd.grad((x.requires_grad_() * 2).sum(), x), "autograd records nothing"),
     ],
 )
 def test_what_does_not_work_says_so(use, message):

@@ -25,7 +25,7 @@ zz: Any = torch.nn.Linear(2, 2)  # on the host, and only ever named as an attrib
 def _filled(value: float) -> torch.nn.Module:
     linear = torch.nn.Linear(2, 2, bias=False)
     torch.nn.init.constant_(linear.weight, value)
-    return tpuport.port(linear)
+    return tpuport.port(linear.eval())
 
 
 @pytest.fixture(autouse=True)

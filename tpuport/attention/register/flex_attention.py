@@ -38,6 +38,7 @@ from tpuport.attention.provenance import structure_of
 from tpuport.attention.provenance.graph import Graph, UnknownError
 from tpuport.attention.provenance.primitives import is_constant
 from tpuport.attention.xla_attention import attention_xla
+from tpuport.compat.recording import as_one_node
 from tpuport.errors import PortError
 from tpuport.patches import original
 
@@ -173,6 +174,7 @@ def _lists_all_blocks(block_mask: Any) -> bool:
     return bool((counts == block_mask.kv_indices.shape[-1]).all())
 
 
+@as_one_node
 def _attend(
     tensors: dict[str, torch.Tensor],
     score_mod: Callable[..., Any],

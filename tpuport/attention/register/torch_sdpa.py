@@ -25,8 +25,9 @@ from tpuport.attention.register.broadcasting import arrange
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.compat import aliasing
 from tpuport.compat.operators.attention import refuse_mask_beside_causal
+from tpuport.compat.recording import as_one_node, is_recorded
 from tpuport.errors import PortError
-from tpuport.internals.torch_internals import no_dispatch
+from tpuport.internals.torch_internals import no_dispatch, without_subclass_functions
 from tpuport.internals.torchax_internals import operators
 
 
@@ -232,7 +233,7 @@ _CUTTING: Final = (
     torch.ops.aten.split_with_sizes,
 )
 _OPERATORS: Final = {
-    functional.scaled_dot_product_attention: scaled_dot_product_attention,
+    functional.scaled_dot_product_attention: as_one_node(scaled_dot_product_attention),
     torch.ops.aten.scaled_dot_product_attention: scaled_dot_product_attention,
     functional.multi_head_attention_forward: multi_head_attention_forward,
     torch.ops.aten.view: view,
@@ -248,9 +249,13 @@ def _make_operator(target: Any, replacement: Any) -> Any:
     def operator(*args: Any, **kwargs: Any) -> Any:
         if current_settings() is not None:
             return replacement(*args, **kwargs)
+        if is_recorded(args, kwargs):
+            with without_subclass_functions():
+                return target(*args, **kwargs)
         # Another thread uses tpuport's attention, this one does not.
         return _call_replaced(target, args, kwargs)
 
+    operator.is_one_node = getattr(replacement, "is_one_node", False)  # type: ignore[attr-defined]
     operator.tpuport_attention = True  # type: ignore[attr-defined]
     return operator
 

@@ -30,6 +30,7 @@ from tpuport.attention.register.eager_attention import (
 from tpuport.attention.register.lazy_mask import LazyMask
 from tpuport.attention.register.mask_interface import mask_of_any_release, with_reason
 from tpuport.base.mappings import without_nones
+from tpuport.compat.recording import as_one_node
 from tpuport.errors import PortError
 from tpuport.internals import transformers_internals
 from tpuport.internals.transformers_internals import CHOICE_OF_ATTENTION
@@ -126,6 +127,27 @@ def transformers_attention(
             scaling=scaling,
             **options,
         )
+    return _fused(
+        module, query, key, value, attention_mask, dropout, scaling, softcap, s_aux, is_causal, position_bias, options
+    ), None  # fmt: skip
+
+
+@as_one_node
+def _fused(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    dropout: float,
+    scaling: float | None,
+    softcap: float | None,
+    s_aux: Any,
+    is_causal: bool | None,
+    position_bias: Any,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """Traced. What `attention_forward` returns of a call that `attend` computes."""
     if query.shape[0] == 1:
         # A Q-Former has the same queries for every row.
         query = query.expand(key.shape[0], -1, -1, -1)
@@ -158,7 +180,7 @@ def transformers_attention(
     if blind_BHQ1 is not None:
         mean = jnp.repeat(v.mean(2, keepdims=True), q.shape[1] // v.shape[1], axis=1)
         out = jnp.where(blind_BHQ1, mean, out)
-    return compat.wrap(out.swapaxes(1, 2)), None
+    return compat.wrap(out.swapaxes(1, 2))
 
 
 def _reject_unsupported(

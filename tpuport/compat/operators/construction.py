@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
+from tpuport.compat import deferral
 from tpuport.compat.convert import (
     as_jax,
     assign,
@@ -119,7 +120,7 @@ def _filled(size: tuple[int, ...], value: Any, dtype: np.dtype) -> jax.Array:
         # Raises, where jax would cut off the bits that do not fit.
         value = np.int32(value)
     check_fits(value, dtype)
-    return jnp.full(size, value, dtype)
+    return jnp.full(size, deferral.array_of_float(value), dtype)
 
 
 def fill(

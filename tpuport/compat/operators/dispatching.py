@@ -14,7 +14,15 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from tpuport.compat import aliasing, autocast, differentiation, host_sizes, narrowing
+from tpuport.compat import (
+    aliasing,
+    autocast,
+    deferral,
+    differentiation,
+    host_sizes,
+    narrowing,
+    recording,
+)
 from tpuport.compat.convert import is_ported
 from tpuport.compat.declarations import Answer, Call, Method
 from tpuport.compat.operators import (
@@ -22,6 +30,7 @@ from tpuport.compat.operators import (
     device_placement,
     expectations,
     index_bounds,
+    indexing,
     integer_division,
     lowered_calls,
     masked_selection,
@@ -111,6 +120,11 @@ def dispatch(
 ) -> Any:
     """torchax's `Environment.dispatch`: a call of a function or an operator."""
     call = Call(environment, func, args, kwargs or {})
+    collector = deferral.collector()
+    if collector is not None:
+        answer = collector.collect(call)
+        if answer is not None:
+            return answer.value
     for step in _steps_for(func).first:
         answer = step(call)
         if answer is not None:
@@ -157,17 +171,26 @@ def _call_function(
     mode: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
 ) -> Any:
     """torchax's mode of functions."""
-    from torchax.tensor import OperatorNotFound
-
     kwargs = kwargs or {}
     if is_debugged(mode.env):
         call = original("XLAFunctionMode", "__torch_function__")
         return call(mode, func, types, args, kwargs)
     if _is_composed(mode.env, func):
         return _compose(Call(mode.env, func, args, kwargs))
+    if deferral.collector() is not None:
+        return _call_collected(Call(mode.env, func, args, kwargs))
+    if recording.is_recorded(args, kwargs) and _is_taken_apart(mode.env, func):
+        return _record(Call(mode.env, func, args, kwargs))
+    return _run_function(Call(mode.env, func, args, kwargs))
+
+
+def _run_function(call: Call) -> Any:
+    """What a function with a lowering gives; without one, torch takes it apart."""
+    from torchax.tensor import OperatorNotFound
+
     with contextlib.suppress(OperatorNotFound):
-        return mode.env.dispatch(func, types, args, kwargs)
-    return func(*args, **kwargs)
+        return call.environment.dispatch(call.function, (), call.args, call.kwargs)
+    return call.function(*call.args, **call.kwargs)
 
 
 def _is_composed(environment: Any, function: Any) -> bool:
@@ -209,6 +232,48 @@ def _compose(call: Call) -> Any:
     if wide is not None and is_ported(outputs):
         narrowing.warn(wide)
     return outputs
+
+
+def _call_collected(call: Call) -> Any:
+    """A function whose operators are collected as far as it has any."""
+    if _may_be_composed(call.function):
+        return _compose(call)
+    with deferral.deferring(None):
+        return _run_function(call)
+
+
+def _is_taken_apart(environment: Any, function: Any) -> bool:
+    """Whether autograd records a function by the operators that it consists of."""
+    return not (
+        isinstance(function, OpOverload | OpOverloadPacket)
+        or recording.is_one_node(entry_of(environment, function))
+    )
+
+
+def _record(call: Call) -> Any:
+    """A function whose gradient autograd records: by its operators, or, if one of these
+    has no lowering but the function has, as a whole.
+    """
+    from torchax.tensor import OperatorNotFound
+
+    args, kwargs = call.args, call.kwargs
+    try:
+        return _compose_recorded(call)
+    except OperatorNotFound:
+        if entry_of(call.environment, call.function) is None:
+            raise
+    dispatch = functools.partial(call.environment.dispatch, call.function, ())
+    return recording.as_one_node(lambda *args, **kwargs: dispatch(args, kwargs))(
+        *args, **kwargs
+    )
+
+
+def _compose_recorded(call: Call) -> Any:
+    for step in (*_steps_for(call.function).first, indexing.prepare_key):
+        answer = step(call)
+        if answer is not None:
+            return answer.value
+    return _compose(call)
 
 
 LOWERINGS = ()

@@ -16,7 +16,7 @@ import jax
 import torch
 import torch.overrides
 
-from tpuport.compat import aliasing, autocast, narrowing
+from tpuport.compat import aliasing, autocast, deferral, narrowing
 from tpuport.compat.convert import device_dtype, has_ported, is_ported, jax_dtype
 from tpuport.compat.declarations import Call
 from tpuport.compat.operators import integer_dtypes, integer_overflow
@@ -127,7 +127,7 @@ def _key(value: Any) -> Hashable:
     if isinstance(value, tuple | list):
         return type(value), *map(_key, value)
     # 1, True and 1.0 are equal.
-    return type(value), value
+    return _plain(value)
 
 
 def _key_without_strides(value: Any) -> Any:
@@ -135,7 +135,11 @@ def _key_without_strides(value: Any) -> Any:
         return torch.Tensor, is_ported(value), value.shape, value.dtype
     if isinstance(value, tuple | list):
         return type(value), *map(_key_without_strides, value)
-    return type(value), value
+    return _plain(value)
+
+
+def _plain(value: Any) -> Hashable:
+    return (float,) if deferral.is_traced_float(value) else (type(value), value)
 
 
 @functools.cache
@@ -209,6 +213,8 @@ def _on_meta(
         if strides is not None:
             return torch.empty_strided(leaf.shape, strides, dtype=dtype, device="meta")
         return torch.empty(leaf.shape, dtype=dtype, device="meta")
+    if deferral.is_traced_float(leaf):
+        return 0.5
     return torch.device("meta") if isinstance(leaf, torch.device) else leaf
 
 

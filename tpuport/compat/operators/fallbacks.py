@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import torch
 
 from tpuport.compat.convert import as_jax, assign, jax_dtype
+from tpuport.compat.operators.backward_operators import derived
 from tpuport.compat.operators.in_place import can_cast, in_place
 from tpuport.internals.torch_internals import (
     DECOMPOSITIONS,
@@ -126,7 +127,7 @@ def _fallback(function: OpOverload) -> Any:
     )
     if can_decompose(function) and not is_view:
         return _operator(function, function.decompose)
-    body = body_of_custom_operator(schema_of(function).name)
+    body = body_of_custom_operator(schema_of(function).name) or derived(function)
     return None if body is None else _operator(function, body)
 
 

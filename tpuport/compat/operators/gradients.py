@@ -58,11 +58,6 @@ _FUSED_STEPS = [
 ]
 _REASON = "leaves out what its own functions compute"
 LOWERINGS = (
-    Lowering(torch.Tensor.backward, _refuse, _REASON),
-    Lowering(torch.autograd.backward, _refuse, _REASON),
-    Lowering(torch.autograd.grad, _refuse, _REASON),
-    Lowering(torch.Tensor.register_hook, _refuse_hook, _REASON),
-    Lowering(torch.Tensor.register_post_accumulate_grad_hook, _refuse_hook, _REASON),
     # Of forward-mode differentiation, before anything else.
     Lowering(
         torch.ops.aten._has_same_storage_numel.default, _refuse, "has no lowering"

@@ -18,17 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tpuport.compat import aliasing, view_steps
+from tpuport.compat import aliasing, deferral, recording, view_steps
 from tpuport.compat.convert import (
     cast,
     check_fits,
     is_ported,
     jax_dtype,
+    to_device,
     to_jax,
     to_torch,
     wrap,
 )
-from tpuport.compat.declarations import Lowering, Method
+from tpuport.compat.declarations import Call, Lowering, Method
 from tpuport.compat.operators.index_bounds import check_index
 from tpuport.compat.operators.masked_selection import (
     MaskedSelection,
@@ -37,6 +38,7 @@ from tpuport.compat.operators.masked_selection import (
 )
 from tpuport.compat.runtime import check_process, environment
 from tpuport.compat.slice_writes import write_slices
+from tpuport.internals.torch_internals import without_subclass_functions
 from tpuport.internals.torchax_internals import array_of, set_array
 
 _FULL = slice(None)
@@ -321,8 +323,37 @@ def _index_twin(twin: torch.Tensor, basic: Key) -> torch.Tensor:
     return view_steps.on_twins(torch.Tensor.__getitem__, twin, key)
 
 
+def prepare_key(call: Call) -> None:
+    """Put what indexes a tensor on the device there, for torch's own indexing."""
+    if call.function is torch.Tensor.__getitem__:
+        tensor, key = call.args
+        call.args = tensor, _on_device(key)
+
+
+def _on_device(key: Any) -> Any:
+    """A key with tensors on the device in place of lists, and of tensors of the
+    host.
+    """
+    match key:
+        case tuple():
+            return tuple(map(_on_device, key))
+        case list() if any(
+            isinstance(item, slice | EllipsisType | None) for item in key
+        ):
+            return tuple(map(_on_device, key))
+        case list() | np.ndarray():
+            return to_device(torch.as_tensor(np.asarray(key)))
+        case torch.Tensor() if not is_ported(key):
+            return to_device(key)
+    return key
+
+
 def set_item(tensor: Ported, key: Any, value: Any) -> None:
     """`tensor[key] = value` for a torchax tensor."""
+    if deferral.collector() or recording.is_recorded((tensor, value), {}):
+        with environment(), without_subclass_functions():
+            torch._C.TensorBase.__setitem__(tensor, _on_device(key), value)
+        return
     key = as_mask(key, tensor)
     if isinstance(value, MaskedSelection):
         rows = value.rows_under(tensor, key)

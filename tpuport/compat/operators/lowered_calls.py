@@ -11,6 +11,7 @@ import jax
 import torch
 import torch.overrides
 
+from tpuport.compat import deferral
 from tpuport.compat.convert import device_class
 from tpuport.compat.declarations import Call
 from tpuport.compat.operators.fallbacks import find_operator, not_found
@@ -128,6 +129,7 @@ def _arrays_of(
             {name: _array_of(value, cls) for name, value in kwargs.items()},
         )
     except _NoArray:
+        args, kwargs = torch_pytree.tree_map(deferral.array_of_float, (args, kwargs))
         return environment.t2j_iso((args, kwargs))
 
 
@@ -137,6 +139,8 @@ def _array_of(value: Any, cls: Any) -> Any:
     kind = type(value)
     if kind is tuple or kind is list:
         return kind([_array_of(part, cls) for part in value])
+    if kind is torch.SymFloat:
+        return deferral.array_of_float(value)
     if isinstance(value, torch.Tensor | dict | tuple) and kind is not torch.Size:
         raise _NoArray
     return value

@@ -100,16 +100,23 @@ def compute(
     )
 
 
+def _is_one(factor: Any) -> bool:
+    """Whether a factor is 1 in every run; one that is an argument of the program may be
+    anything.
+    """
+    return not isinstance(factor, jax.Array) and factor == 1
+
+
 def add(x: Operand, y: Operand, alpha: int | float = 1) -> jax.Array:
     """Traced. `x + alpha * y`; on two bools the logical or."""
-    if alpha == 1:
+    if _is_one(alpha):
         return compute(jnp.add, result_dtype(x, y), x, y)
     return compute(lambda a, b, c: a + b * c, result_dtype(x, y), x, y, alpha)
 
 
 def sub(x: Operand, y: Operand, alpha: int | float = 1) -> jax.Array:
     """Traced. `x - alpha * y`."""
-    if alpha == 1:
+    if _is_one(alpha):
         return compute(jnp.subtract, result_dtype(x, y), x, y)
     return compute(lambda a, b, c: a - b * c, result_dtype(x, y), x, y, alpha)
 

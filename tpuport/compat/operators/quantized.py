@@ -31,7 +31,9 @@ from tpuport.compat.few_bits import (
 )
 from tpuport.compat.operators.convolution import mesh_of
 from tpuport.compat.operators.linear_algebra import linear
+from tpuport.compat.recording import as_one_node, is_recorded
 from tpuport.hardware import target_generation
+from tpuport.internals.torch_internals import without_subclass_functions
 
 # Integers up to 2**8 are exact in bfloat16; differences of bytes are not.
 _EXACT_BITS = 4
@@ -468,11 +470,16 @@ def linear_of_any(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A0
         or quantized.transposed
         or quantized.values.ndim != _MATRIX_RANK
     ):
+        if is_recorded((input, weight, bias), {}):
+            with without_subclass_functions():
+                return torch.nn.functional.linear(input, weight, bias)
         return _on_arrays(input, weight, bias)
-    result = on_arrays(quantized.linear)(input)
+    result = as_one_node(on_arrays(quantized.linear))(input)
     return result if bias is None else result + bias
 
 
+# Autograd records the product with a quantised weight as a whole.
+linear_of_any.is_one_node = True  # type: ignore[attr-defined]
 LOWERINGS = (
     Lowering(
         torch.nn.functional.linear,

@@ -97,14 +97,16 @@ def _set_data(tensor: Ported, other: torch.Tensor) -> None:
         )
     aliasing.refuse_quantized(tensor)
     aliasing.leave(tensor)
-    has_gradient = tensor.requires_grad
+    has_gradient = tensor.requires_grad and tensor.is_leaf
     # torch gives no other shape to a tensor that has a gradient.
-    tensor.requires_grad_(False)
+    if has_gradient:
+        tensor.requires_grad_(False)
     # torch's own note of the dtype, by which it decides that `tensor.float()` has
     # nothing to do.
     view_steps.on_twins(torch.Tensor.data.__set__, tensor, other)  # type: ignore[attr-defined]
     assign(tensor, other.jax())  # type: ignore[attr-defined]
-    tensor.requires_grad_(has_gradient)
+    if has_gradient:
+        tensor.requires_grad_(True)
 
 
 def _set(tensor: Ported, source: Any = None, *memory: Any) -> Ported:

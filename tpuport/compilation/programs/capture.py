@@ -43,6 +43,18 @@ class Captured(NamedTuple):
     results: Any
     draws: randomness.Draws
 
+    @classmethod
+    def of_program(cls, name: str, program: ClosedJaxpr) -> "Captured":
+        """A program by itself, which draws nothing; `name` is what profilers call
+        it.
+        """
+        signature = inspect.signature(lambda *arrays: None)
+        function = TracedOnce(name, tuple, signature).evaluating(program)
+        results = [
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in program.out_avals
+        ]
+        return cls(program, function, results, ())
+
     @property
     def key_avals(self) -> Sequence[Any]:
         """The forms of the keys."""

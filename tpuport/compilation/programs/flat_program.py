@@ -146,6 +146,10 @@ class FlatProgram:
             )
         return self._jitted_by_options[key]
 
+    def inputs(self, arrays: Sequence[Any]) -> list[Any]:
+        """What `lower` of these arrays takes: keys of draws, too, used or not."""
+        return self._arguments(arrays, self._no_keys)
+
     def _arguments(self, arrays: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
         if self._order is not None:
             arrays = [arrays[number] for number in self._order]
