@@ -20,10 +20,10 @@ def enable(*, patches: Literal["error", "warn", "off"] | None = None) -> None:
 
     Checks the versions; imports torchax, through a shim where it needs one; installs
     the operators that torchax lacks or gets wrong; filters the warnings that are known
-    to be harmless; registers caches and outputs of transformers and diffusers as
-    pytrees; applies patches to known models, now or when they are imported. Each change
-    is logged to the logger "tpuport". Tensors on the CPU behave as before: torchax
-    takes part only inside `with compat.environment()`.
+    to be harmless; lets optimizers run as programs; registers caches and outputs of
+    transformers and diffusers as pytrees; applies patches to known models, now or when
+    they are imported. Each change is logged to the logger "tpuport". Tensors on the CPU
+    behave as before: torchax takes part only inside `with compat.environment()`.
 
     Calls do not nest: a second one changes nothing but `patches`, and one `disable`
     undoes any number of them.
@@ -53,6 +53,9 @@ def enable(*, patches: Literal["error", "warn", "off"] | None = None) -> None:
         from tpuport.objects import pytrees
 
         pytrees.register()
+        from tpuport import training
+
+        training.install()
         _enabled = True
         try:
             _patch(patches)
@@ -85,6 +88,8 @@ def disable() -> None:
         from tpuport.compat import runtime
         from tpuport.objects import pytrees
 
+        if "tpuport.training" in sys.modules:
+            sys.modules["tpuport.training"].uninstall()
         if "tpuport.attention" in sys.modules:
             sys.modules["tpuport.attention"].unregister()
         pytrees.retract()
