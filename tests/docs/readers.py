@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -231,6 +232,20 @@ def nothing_more(names: Names, printed: str, directory: Path) -> None:
     """Where it is enough that the blocks run."""
 
 
+def training(_: Path) -> Names:
+    """A small language model, and batches of one text."""
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    ids = torch.arange(12).reshape(1, 12)
+    loader = [{"input_ids": ids, "labels": ids}] * 20
+    return {"model": LlamaForCausalLM(config), "loader": loader, "first": math.log(16)}
+
+
+def has_learnt(names: Names, printed: str, directory: Path) -> None:
+    assert names["loss"].item() < names["first"] - 0.2
+
+
 class Reader(NamedTuple):
     """A page's reader.
 
@@ -268,6 +283,7 @@ READERS = {
     # Its block makes the calls of the README's.
     "docs/index.md": Reader(smaller=(_FEWER_TOKENS,), slow=_FIRST),
     "docs/attention.md": Reader(attention),
+    "docs/train.md": Reader(training, then=has_learnt),
     "docs/check.md": Reader(
         smaller=((r"from my_research.model import", "from tests.docs.readers import Tokens as"),)
     ),
