@@ -161,6 +161,41 @@ def test_an_optimizer_of_somebody_else() -> None:
     assert len(optimizers.programs_of(optimizer).programs) == 1
 
 
+class Buffered(torch.optim.Optimizer):
+    """Writes what the host computes into one buffer, for one parameter after the other."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.buffer = torch.zeros(1, device=self.param_groups[0]["params"][0].device)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for number, parameter in enumerate(self.param_groups[0]["params"]):
+            self.buffer.copy_(torch.full((1,), 0.01 * (number + 1)))
+            parameter.add_(self.buffer).sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
+
+
+class ByData(torch.optim.Optimizer):
+    """Writes by `.data`, which is another tensor each time."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data.mul_(0.99)
+            parameter.data.add_(parameter.grad.data, alpha=-self.param_groups[0]["lr"])
+            parameter.data.add_(parameter.data.sign(), alpha=1e-3)
+
+
+def test_an_optimizer_that_writes_by_data() -> None:
+    both(lambda model: ByData(model.parameters()))
+
+
+def test_a_buffer_that_is_written_between_operators() -> None:
+    both(lambda model: Buffered(model.parameters()))
+
+
 class Trusting(torch.optim.SGD):
     """Reads values of the device in its step."""
 

@@ -122,6 +122,9 @@ class Collection:
     def _described(self, value: Any, *, lifts: bool) -> Any:
         """An argument as it is in a step."""
         if compat.is_ported(value):
+            # A step knows tensors by themselves, and not what else a write reaches.
+            if aliasing.may_share_memory(value):
+                raise NotCollected
             return Step.Tensor(self._number_of(value))
         if type(value) is float and lifts:
             self._floats.append(value)
@@ -137,10 +140,12 @@ class Collection:
 
     def _number_of(self, tensor: Any) -> int:
         number = self._numbers.get(id(tensor))
-        if number is None:
+        array = vars(tensor).get(ARRAY)
+        # An operator that was not collected may have written to it since.
+        if number is None or (array is not None and array is not self._arrays[number]):
             number = self._numbers[id(tensor)] = len(self._tensors)
             self._tensors.append(tensor)
-            self._arrays.append(vars(tensor).get(ARRAY))
+            self._arrays.append(array)
         return number
 
     def _results(self, results: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Gradients: torch's autograd sees some operations on the device and not others, so
-that a part would be missing.
+"""What of torch's differentiation does not reach the device: forward mode, all of
+`torch.autograd.functional`, and the fused kernels of optimizers.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ from tpuport.errors import PortError
 
 def _refuse(*args: Any, **kwargs: Any) -> Any:
     raise PortError(
-        "torch's autograd records nothing of what runs on the device, so there is no gradient",
-        fix="tpuport.compile(torchax.interop.jax_value_and_grad(loss)) computes gradients by jax.grad; or train on the "
-        "host",
+        "torch.autograd.functional and forward-mode differentiation see nothing of what runs on the device",
+        fix="use loss.backward() or torch.autograd.grad; "
+        "tpuport.compile(torchax.interop.jax_value_and_grad(loss)) computes gradients by jax.grad",
     )
 
 
@@ -28,13 +28,6 @@ def _check_requires_grad(tensors: tuple, input_type: str, strict: bool) -> None:
         _refuse()
     original("torch.autograd.functional", "_check_requires_grad")(
         tensors, input_type, strict
-    )
-
-
-def _refuse_hook(*args: Any, **kwargs: Any) -> Any:
-    raise PortError(
-        "a hook on the gradient of a tensor on the device is never called: jax computes the gradient",
-        fix="change the gradient that torchax.interop.jax_value_and_grad returns; or train on the host",
     )
 
 
