@@ -12,6 +12,7 @@ import transformers
 
 import tpuport
 from tests.training.test_recorded_calls import small_llama
+from tpuport import compat
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +20,8 @@ def enabled() -> Iterator[None]:
     tpuport.enable()
     yield
     tpuport.disable()
+    # As other tests find it, which do not enable anything.
+    compat.environment()
 
 
 def examples(count: int) -> list[dict[str, torch.Tensor]]:

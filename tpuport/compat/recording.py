@@ -11,7 +11,7 @@ forward passes alone keep the lowerings of functions.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +21,7 @@ import torch
 
 from tpuport.compat.convert import as_jax, is_ported, jax_dtype, wrap
 from tpuport.compat.tracing import is_tracing
-from tpuport.internals.torch_internals import torch_pytree
+from tpuport.internals.torch_internals import torch_pytree, without_subclass_functions
 
 _is_asked_for: ContextVar[bool] = ContextVar("gradients in a program", default=False)
 
@@ -43,9 +43,18 @@ def may_record() -> bool:
 
 def is_recorded(args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether autograd records a call with these arguments."""
-    return may_record() and (
-        _requires_gradient(args) or any(map(_requires_gradient, kwargs.values()))
-    )
+    if not may_record():
+        return False
+    # Else each question would go through torch's functions, which takes as long as an
+    # operation.
+    with without_subclass_functions():
+        return _requires_gradient(args) or any(map(_requires_gradient, kwargs.values()))
+
+
+def requires_gradient(values: Iterable[Any]) -> list[bool]:
+    """Whether each of these values is a tensor that requires a gradient."""
+    with without_subclass_functions():
+        return [getattr(value, "requires_grad", False) for value in values]
 
 
 def _requires_gradient(value: Any) -> bool:

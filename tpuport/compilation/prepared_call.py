@@ -2,6 +2,7 @@
 caller, and the state.
 """
 
+import itertools
 import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import jax
 import torch
 
 from tpuport import compat
+from tpuport.compat.recording import requires_gradient
 from tpuport.compat.tracing import is_tracing
 from tpuport.compilation.arguments.cache_arguments import retire_cache
 from tpuport.compilation.arguments.call_arguments import DividedArguments, shapes_key
@@ -141,14 +143,16 @@ class PreparedCall(NamedTuple):
         tensors += self.state.tensors
         slots: list[Slot] = [
             number
-            for number, tensor in enumerate(tensors)
-            if getattr(tensor, "requires_grad", False) and number not in shared
+            for number, is_asked in enumerate(requires_gradient(tensors))
+            if is_asked and number not in shared
         ]
         if not slots and not any(map(_is_trained, self.state.modules)):
             return self
         for model, module in enumerate(self.state.modules):
             weights = self.state.named_weights(module)
-            names = [name for name, tensor in weights.items() if tensor.requires_grad]
+            names = list(
+                itertools.compress(weights, requires_gradient(weights.values()))
+            )
             check_weights(names, self.arguments.weights[model])
             slots += [(model, name) for name in names]
         if not slots:
@@ -258,8 +262,7 @@ class PreparedCall(NamedTuple):
 def _is_trained(module: torch.nn.Module) -> bool:
     """Whether any part of a module that has weights to train is in training mode."""
     return any(
-        part.training
-        and any(weight.requires_grad for weight in part.parameters(recurse=False))
+        part.training and any(requires_gradient(part.parameters(recurse=False)))
         for part in module.modules()
     )
 

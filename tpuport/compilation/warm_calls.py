@@ -28,6 +28,7 @@ from jax.core import Tracer
 
 from tpuport import attention, compat
 from tpuport.checkpoint import port_count
+from tpuport.compat.recording import requires_gradient
 from tpuport.compat.tracing import trace_lock
 from tpuport.compilation import layers
 from tpuport.compilation.function_programs import CallProgram
@@ -117,10 +118,11 @@ def find_forms(args: tuple, kwargs: dict[str, Any]) -> Forms | None:
             are_on_device = False
         else:
             return None
-        key.append((*form, value.dtype, value.requires_grad))
+        key.append((*form, value.dtype))
         tensors.append(value)
     if len(set(map(id, tensors))) < len(tensors):
         return None
+    key += requires_gradient(tensors) if torch.is_grad_enabled() else ()
     return Forms(tuple(key), tensors, are_on_device)
 
 
@@ -245,7 +247,7 @@ class WarmCall:
 
 def _requiring(places: Sequence[_Place]) -> list[bool]:
     """Whether each of the tensors requires a gradient."""
-    return [getattr(owner[key], "requires_grad", False) for owner, key in places]
+    return requires_gradient(owner[key] for owner, key in places)
 
 
 def _weight_names(state: PythonState) -> list[tuple[str, ...]] | None:
